@@ -24,6 +24,8 @@ adhoc) #: 65 questions beside SQLite and DuckDB, and on three nodes (8 GB)
     ;;
 capture) #: what recording costs calls, an MPI job and switches (root)
     bench capture ;;
+cells) #: cells in virtual time: joining, deaths, halves (OPTIONS='10000 1 1')
+    $cargo bench --locked -p gossip --bench cells -- "${options[@]:-10000}" ;;
 chaos) #: 10,000 questions to hosts that are killed, stopped and parted
     bench chaos ;;
 cost) #: what recording costs real programs (COST_PROGRAM, ROUNDS, COMMAND)

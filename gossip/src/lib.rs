@@ -9,6 +9,7 @@
 //!
 //! It does not decide who may send. A link must hand in messages of authenticated members only.
 
+pub mod cells;
 mod config;
 mod driver;
 mod error;

@@ -83,6 +83,21 @@ impl Sealing {
         }
     }
 
+    /// A seal of a statement of another kind; `None` without a sealer, or where it cannot be made.
+    pub(crate) fn word(&self, statement: &[u8]) -> Option<String> {
+        self.sealer.as_ref()?.seal(statement).inspect_err(|error| tracing::error!(error, "a seal cannot be made")).ok()
+    }
+
+    /// Whether `seal` is the node's of such a statement; counted where it is not. Without a sealer
+    /// all are.
+    pub(crate) fn is_word(&self, node: &str, statement: &[u8], seal: &str) -> bool {
+        let good = self.sealer.as_ref().is_none_or(|sealer| sealer.check(node, statement, seal).is_ok());
+        if !good {
+            self.count_forged();
+        }
+        good
+    }
+
     /// The first keys of a life, the seal last: chitchat gives them the versions from 1 on.
     pub(crate) fn first(&self, id: &ChitchatId, mut keys: Vec<(String, String)>) -> Vec<(String, String)> {
         keys.sort();

@@ -1,0 +1,146 @@
+//! What cells cost, in virtual time: `cargo bench -p gossip --bench cells -- [NODES] [SEED] [HOURS]`
+//! (10,000 nodes, seed 1, an hour at rest). What is a model and what is real: `../tests/cells/sim.rs`.
+//!
+//! Lists are compared with what is at 200 nodes drawn at random, since all of them would be 10^8
+//! entries each time.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/cells/sim.rs"]
+mod sim;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gossip::MemberState;
+use sim::Sim;
+
+const SECOND: Duration = Duration::from_secs(1);
+const WATCHED: usize = 200;
+
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("{name:<44} {value:>12.3} {unit}");
+}
+
+fn seconds(took: Option<Duration>) -> f64 {
+    took.map_or(f64::NAN, |took| took.as_secs_f64())
+}
+
+fn met(sim: &mut Sim, limit: Duration) -> Option<Duration> {
+    let watched = sim.some(WATCHED);
+    sim.until(&watched, limit, SECOND, |sim, at| sim.wrong(at) == (0, 0))
+}
+
+/// Messages, bytes and seals judged since the start, of each node.
+fn spent(sim: &Sim) -> Vec<(u64, u64, u64)> {
+    sim.nodes.iter().map(|node| (node.sent, node.sent_bytes, node.judged.load(Ordering::Relaxed))).collect()
+}
+
+/// Rests for so long and prints what a node spends in a second.
+fn rest(sim: &mut Sim, what: &str, time: Duration, looks: u32) {
+    let (before, began) = (spent(sim), Instant::now());
+    let mut wrong = 0;
+    for _ in 0..looks {
+        sim.run(time / looks);
+        let watched = sim.some(WATCHED);
+        wrong += watched.iter().map(|at| sim.wrong(*at).0).sum::<usize>();
+    }
+    let seconds = time.as_secs_f64();
+    let after = spent(sim);
+    let bytes: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a.1 - b.1) as f64 / seconds / 1024.0).collect();
+    let nodes = bytes.len() as f64;
+    figure(&format!("{what}: sent a node, mean"), bytes.iter().sum::<f64>() / nodes, "KiB/s");
+    figure(&format!("{what}: sent a node, most"), bytes.iter().copied().fold(0.0, f64::max), "KiB/s");
+    let messages: u64 = after.iter().zip(&before).map(|(a, b)| a.0 - b.0).sum();
+    figure(&format!("{what}: messages a node"), messages as f64 / seconds / nodes, "1/s");
+    let seals: u64 = after.iter().zip(&before).map(|(a, b)| a.2 - b.2).sum();
+    figure(&format!("{what}: seals judged a node"), seals as f64 / seconds / nodes, "1/s");
+    figure(
+        &format!("{what}: wall time of the simulator, a node"),
+        began.elapsed().as_secs_f64() / seconds / nodes * 1e6,
+        "us/s",
+    );
+    figure(
+        &format!("{what}: living listed as dead"),
+        wrong as f64,
+        &format!("entries at {looks} looks of {WATCHED} lists"),
+    );
+}
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
+    let number = |at: usize, usual| numbers.get(at).copied().unwrap_or(usual);
+    let (nodes, seed, hours) = (number(0, 10_000) as usize, number(1, 1), number(2, 1));
+    let mut sim = Sim::new(seed, 256);
+    println!("{nodes} nodes, seed {seed}, loss 1 %, delay 0.2 to 5.2 ms");
+    let joins = 2_000.min(nodes / 5);
+    for at in 0..nodes - joins {
+        sim.add();
+        sim.start(at, &[0, 1, 2]);
+        sim.run(Duration::from_millis(10));
+    }
+    figure("grown by 100 a second: then all know all", seconds(met(&mut sim, 300 * SECOND)), "s");
+    let sizes: Vec<usize> = sim.sizes().into_values().collect();
+    println!("cells: {}, of {} to {} nodes", sizes.len(), sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+
+    let before = spent(&sim);
+    for at in nodes - joins..nodes {
+        sim.add();
+        let seeds = [0, 1, 2];
+        sim.start(at, &seeds[at % 3..=at % 3]);
+        sim.run(Duration::from_micros(2_000_000 / joins as u64));
+    }
+    figure(&format!("{joins} join in 2 s: then all know all"), seconds(met(&mut sim, 300 * SECOND)), "s");
+    let most = spent(&sim).iter().zip(&before).map(|(a, b)| a.1 - b.1).max().unwrap_or(0);
+    figure("storm: most bytes of one node", most as f64 / 1_048_576.0, "MiB");
+    sim.run(60 * SECOND);
+    rest(&mut sim, "at rest", 60 * SECOND, 6);
+    let memory: Vec<usize> =
+        sim.nodes.iter().filter_map(|node| node.cells.as_ref()).map(gossip::cells::Cells::bytes).collect();
+    figure("memory of a node, mean", memory.iter().sum::<usize>() as f64 / memory.len() as f64 / 1_048_576.0, "MiB");
+    figure("memory of a node, most", memory.iter().copied().max().unwrap_or(0) as f64 / 1_048_576.0, "MiB");
+
+    let names = ["look", "same", "beats", "delegates", "differ", "news", "fetch", "cards", "where", "there"];
+    for (name, (count, bytes)) in names.iter().zip(sim.kinds) {
+        println!("until here {name}: {count} messages, {:.1} MiB", bytes as f64 / 1_048_576.0);
+    }
+
+    let (mut slowest, mut slowest_in_cell) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..5 {
+        let dead = sim.some(1)[0];
+        let cell = sim.nodes[dead].cells.as_ref().unwrap().cell();
+        sim.kill(dead);
+        let mates: Vec<usize> =
+            (0..nodes).filter(|at| sim.nodes[*at].cells.as_ref().is_some_and(|cells| cells.cell() == cell)).collect();
+        let step = Duration::from_millis(250);
+        let is_known = |sim: &Sim, at| sim.state_of(at, dead) == Some(MemberState::Dead);
+        let in_cell = sim.until(&mates, 60 * SECOND, step, is_known);
+        let watched = sim.some(1_000);
+        let rest = sim.until(&watched, 60 * SECOND, step, is_known);
+        slowest_in_cell = slowest_in_cell.max(in_cell.unwrap_or(Duration::MAX));
+        slowest = slowest.max(in_cell.zip(rest).map_or(Duration::MAX, |(a, b)| a + b));
+        sim.start(dead, &[0, 1, 2]);
+        sim.run(20 * SECOND);
+    }
+    figure("a death is known in its cell, slowest of 5", slowest_in_cell.as_secs_f64(), "s (model: 5 to 6)");
+    figure("a death is known everywhere, slowest of 5", slowest.as_secs_f64(), "s");
+
+    let cell = sim.nodes[nodes / 2].cells.as_ref().unwrap().cell();
+    let gone: Vec<usize> =
+        (0..nodes).filter(|at| sim.nodes[*at].cells.as_ref().is_some_and(|cells| cells.cell() == cell)).collect();
+    gone.iter().for_each(|at| sim.kill(*at));
+    figure(&format!("a cell of {} dies: known everywhere", gone.len()), seconds(met(&mut sim, 60 * SECOND)), "s");
+    gone.iter().for_each(|at| sim.start(*at, &[0, 1, 2]));
+    figure("it returns: known everywhere", seconds(met(&mut sim, 120 * SECOND)), "s");
+
+    sim.cut(|at| u8::from(at % 2 == 1));
+    figure("halves: each knows who is missing", seconds(met(&mut sim, 120 * SECOND)), "s");
+    rest(&mut sim, "halves", 60 * SECOND, 2);
+    sim.run(Duration::from_secs(hours * 3_600));
+    sim.heal();
+    figure(&format!("healed after {hours} h: all know all"), seconds(met(&mut sim, 300 * SECOND)), "s");
+    if hours == 0 {
+        return;
+    }
+    rest(&mut sim, &format!("{hours} h"), Duration::from_secs(hours * 3_600), 60);
+}

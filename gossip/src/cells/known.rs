@@ -1,0 +1,132 @@
+//! What is known of one cell.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::{Entry, MAX_ROLL, Roll};
+use super::cell::{CellId, mix};
+use super::report::Report;
+use super::wire::Known;
+
+/// Members of a cell that report on it.
+pub(crate) const DELEGATES: usize = 3;
+
+/// How this node knows cells: by itself, or by so many delegates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Delegate,
+    Member,
+}
+
+/// A report, and when it was last heard of.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) report: Arc<Report>,
+    pub(crate) author: u64,
+    pub(crate) beat: u32,
+    /// When it came, and with which beat.
+    pub(crate) first: (Duration, u32),
+    pub(crate) moved: Duration,
+    /// Delegates of this member's that have it.
+    pub(crate) vouchers: Vec<u64>,
+}
+
+/// The cards of a roll as they come.
+#[derive(Debug, Default)]
+pub(crate) struct Fetch {
+    pub(crate) roll: u128,
+    pub(crate) order: Vec<u128>,
+    pub(crate) cards: HashMap<u128, Arc<Entry>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    /// Sorted by their authors' hashes.
+    pub(crate) reports: Vec<Kept>,
+    pub(crate) rolls: Vec<Arc<Roll>>,
+    /// Rolls that this node believes: as a delegate all that it has, else those that enough of its
+    /// delegates named.
+    pub(crate) believed: Vec<u128>,
+    pub(crate) fetch: Option<Fetch>,
+    pub(crate) asked: Duration,
+    pub(crate) heard: Duration,
+    pub(crate) silent: bool,
+    /// Silent for half of the time for which it is listed: nobody is told of it any more, or two
+    /// nodes could remind each other of it for ever.
+    pub(crate) old: bool,
+    /// Its members by the reports that count, and whether each lives.
+    pub(crate) state: Vec<(Arc<Entry>, bool)>,
+    pub(crate) counted: Option<Arc<Report>>,
+}
+
+/// Who is in a cell by these rolls, of each name the newest card, and whether the reports that have
+/// this card say that it lives. As many for as against: it lives, since who is asked in vain is
+/// named as missing, and who is not asked is not.
+pub(crate) fn count_votes(ballots: &[(&Roll, &Report)]) -> Vec<(Arc<Entry>, bool)> {
+    let mut all: Vec<(&Arc<Entry>, u32, u32)> = Vec::new();
+    match ballots {
+        [] => {}
+        // Mostly all speak of the same roll.
+        [(roll, _), ..] if ballots.iter().all(|(other, _)| other.id == roll.id) => {
+            let votes = |at| ballots.iter().filter(|(_, report)| report.living.has(at)).count() as u32;
+            all.extend(roll.entries.iter().enumerate().map(|(at, entry)| (entry, ballots.len() as u32, votes(at))));
+        }
+        _ => {
+            for (roll, report) in ballots {
+                let votes = roll.entries.iter().enumerate();
+                all.extend(votes.map(|(at, entry)| (entry, 1, u32::from(report.living.has(at)))));
+            }
+            all.sort_by(|(a, ..), (b, ..)| {
+                (a.card.name.as_str(), b.card.age()).cmp(&(b.card.name.as_str(), a.card.age()))
+            });
+            all.dedup_by(|(entry, cast, live), (newest, all_cast, all_live)| {
+                let same_name = entry.card.name == newest.card.name;
+                if same_name && entry.id == newest.id {
+                    *all_cast += *cast;
+                    *all_live += *live;
+                }
+                same_name
+            });
+        }
+    }
+    all.into_iter().map(|(entry, cast, live)| (Arc::clone(entry), live > 0 && 2 * live >= cast)).collect()
+}
+
+impl Cell {
+    pub(crate) fn stamp(&self) -> u64 {
+        self.reports.iter().fold(1, |stamp, kept| {
+            let (generation, serial) = kept.report.age();
+            mix(mix(mix(stamp ^ kept.author) ^ generation) ^ serial)
+        })
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        !self.reports.is_empty() && !self.old
+    }
+
+    pub(crate) fn known(&self, cell: CellId) -> Known {
+        let known = |kept: &Kept| (kept.author, kept.report.generation, kept.report.serial);
+        Known { cell, reports: self.reports.iter().map(known).collect() }
+    }
+
+    /// Whether the report's roll is here and believed, and its author is of it.
+    pub(crate) fn counts(&self, kept: &Kept, role: Role) -> bool {
+        let roll = self.rolls.iter().find(|roll| roll.id == kept.report.roll);
+        let believed = role == Role::Delegate || self.believed.contains(&kept.report.roll);
+        believed && roll.is_some_and(|roll| roll.find(&kept.report.author).is_some())
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.rolls.iter().flat_map(|roll| roll.entries.iter()).chain(self.state.iter().map(|(entry, _)| entry))
+    }
+
+    pub(crate) fn have(&self, mates: &[Arc<Entry>]) -> Vec<u64> {
+        let fetched = self.fetch.iter().flat_map(|fetch| fetch.cards.values());
+        let mut have: Vec<u64> = self.entries().chain(mates).chain(fetched).map(|entry| entry.short()).collect();
+        have.sort_unstable();
+        have.dedup();
+        have.truncate(2 * MAX_ROLL);
+        have
+    }
+}

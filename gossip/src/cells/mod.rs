@@ -1,0 +1,522 @@
+//! A mesh of more nodes than can gossip in full: cells, and what they know of each other.
+//!
+//! Within a cell (some 250 nodes) everybody gossips in full, as in a small mesh. Three members of
+//! each cell, its delegates, say who is in it and who of them lives, to delegates of other cells;
+//! the other members ask their own delegates for what is new. So everybody knows everybody's name,
+//! address and state, and what changes often stays in the cell. `ALGORITHM.md` explains it.
+//!
+//! This is the protocol alone: no socket, no clock, no task. The caller hands in what comes (what
+//! the cell's gossip knows, messages, time) and takes out what is to be done. It may be a simulator
+//! of many nodes.
+//!
+//! - `cell`: names of cells, and which one a node belongs to. `card`: what a node says to all.
+//!   `report`: what a delegate says of its cell. `known`, `table`: what is known of one cell, of all.
+//!   `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all that is known. `pool`: for simulations.
+
+mod bytes;
+mod card;
+mod cell;
+mod known;
+mod people;
+mod pool;
+mod receive;
+mod report;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use card::{Card, SealedCard};
+use card::{Entry, MAX_FACTS_BYTES, MAX_ROLL, Roll};
+pub use cell::{CellId, place_of};
+use cell::{mix, weight};
+use known::{DELEGATES, Role};
+use people::People;
+pub use people::{Mate, Person, Tells};
+pub use pool::Pool;
+pub use report::Sums;
+use report::{Bits, MAX_JOBS, Report};
+pub use table::MAX_CELLS;
+use table::{MAX_BEATS, Table};
+use wire::Message;
+pub use wire::is_about_cells;
+
+use crate::member::MemberState;
+use crate::seal::{Sealer, Sealing};
+
+/// Addresses that are tried in turn because nobody else may know of who is there.
+const MAX_CONTACTS: usize = 256;
+/// Addresses in an answer to who asks where it belongs.
+const DOORS: usize = 8;
+/// Rolls that are asked for in one round.
+const FETCHES: usize = 16;
+/// For so long who has come to a cell does not speak for it: it has to meet its members first.
+const NEW_FOR: Duration = Duration::from_secs(3);
+/// For so long a larger cell has to be the right one before a node goes back to it: who has just
+/// come knows few, and to few everything looks like one small cell.
+const JOINS_AFTER: Duration = Duration::from_secs(30);
+
+/// How one node takes part.
+#[derive(Debug, Clone)]
+pub struct CellsConfig {
+    /// Its name.
+    pub node: String,
+    /// Its rack; empty where none is given.
+    pub rack: String,
+    /// Its incarnation.
+    pub generation: u64,
+    /// Where it is reached.
+    pub address: SocketAddr,
+    /// Nodes of a cell at most.
+    pub most: usize,
+    /// Time between two calls of a delegate; other members call every second one.
+    pub round: Duration,
+    /// A cell of which nothing was heard for so long is silent: its members count as dead.
+    pub silent_after: Duration,
+    /// How long a silent cell stays listed.
+    pub forget_after: Duration,
+    /// Members that are called now and then whatever is known of them.
+    pub seeds: Vec<SocketAddr>,
+    /// Where its choices at random begin.
+    pub seed: u64,
+}
+
+impl CellsConfig {
+    /// The usual timing: cells of 256, rounds of 500 ms, silent after 6 s, forgotten after an hour.
+    #[must_use]
+    pub fn new(node: impl Into<String>, rack: impl Into<String>, generation: u64, address: SocketAddr) -> Self {
+        Self {
+            node: node.into(),
+            rack: rack.into(),
+            generation,
+            address,
+            most: 256,
+            round: Duration::from_millis(500),
+            silent_after: Duration::from_secs(6),
+            forget_after: Duration::from_secs(3_600),
+            seeds: Vec::new(),
+            seed: generation,
+        }
+    }
+}
+
+/// What the caller has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send this to a member.
+    Send {
+        /// Where it is.
+        to: SocketAddr,
+        /// The message.
+        payload: Vec<u8>,
+    },
+    /// Gossip within another cell from now on, as a new incarnation of the cell's protocol.
+    Move {
+        /// The cell.
+        cell: CellId,
+        /// Members of it that may be called first.
+        doors: Vec<SocketAddr>,
+    },
+}
+
+/// One node's part; see the module.
+pub struct Cells {
+    cfg: CellsConfig,
+    sealing: Sealing,
+    own: SealedCard,
+    entry: Arc<Entry>,
+    tells: Tells,
+    people: People,
+    table: Table,
+    /// Delegates of the own cell by all that it knows, this node among them or not: hash and
+    /// address.
+    delegates: Vec<(u64, SocketAddr)>,
+    reported: Option<Duration>,
+    report_due: bool,
+    report_serial: u64,
+    rounds: u64,
+    /// Which of the delegates this member asked last.
+    looked: usize,
+    next_round: Duration,
+    contacts: Vec<SocketAddr>,
+    /// Since when another cell would be right, and which.
+    wanted: Option<(CellId, Duration)>,
+    moved: Option<Duration>,
+    random: u64,
+    out: VecDeque<Output>,
+}
+
+impl Cells {
+    /// A node that knows nobody; `sealer` as in [`crate::GossipConfig`].
+    #[must_use]
+    pub fn new(cfg: CellsConfig, sealer: Option<Arc<dyn Sealer>>, pool: Arc<Pool>, now: Duration) -> Self {
+        let sealing = Sealing::of(sealer);
+        let card = Card {
+            name: cfg.node.clone(),
+            rack: cfg.rack.clone(),
+            generation: cfg.generation,
+            serial: 1,
+            address: cfg.address,
+            cell: CellId::WHOLE,
+            facts: String::new(),
+        };
+        let own = SealedCard::new(card, &sealing);
+        let entry = Arc::new(Entry::new(own.card.clone()));
+        let random = mix(cfg.seed ^ entry.name_hash);
+        Self {
+            delegates: vec![(entry.name_hash, cfg.address)],
+            table: Table::new(sealing.clone(), pool, cfg.round, cfg.silent_after),
+            people: People::default(),
+            next_round: now + cfg.round.mul_f64((random % 1_000) as f64 / 1_000.0),
+            cfg,
+            sealing,
+            own,
+            entry,
+            tells: Tells::default(),
+            reported: None,
+            report_due: true,
+            report_serial: 0,
+            rounds: 0,
+            looked: 0,
+            contacts: Vec::new(),
+            wanted: None,
+            moved: None,
+            random,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// This node's card, to be told within the cell; another one after [`Output::Move`] and
+    /// [`Cells::say`].
+    #[must_use]
+    pub fn card(&self) -> &SealedCard {
+        &self.own
+    }
+
+    /// The cell that it is in.
+    #[must_use]
+    pub fn cell(&self) -> CellId {
+        self.own.card.cell
+    }
+
+    /// Sets what this node says: to all, and within the cell. Facts that are longer than a card
+    /// takes leave the former ones; whether they were taken.
+    pub fn say(&mut self, facts: &str, tells: Tells) -> bool {
+        let fits = facts.len() <= MAX_FACTS_BYTES;
+        if fits && self.own.card.facts != facts {
+            let facts = facts.to_owned();
+            self.set_card(|card| card.facts = facts);
+        }
+        self.report_due |= self.tells != tells;
+        self.tells = tells;
+        fits
+    }
+
+    fn set_card(&mut self, change: impl FnOnce(&mut Card)) {
+        let mut card = self.own.card.clone();
+        change(&mut card);
+        card.serial += 1;
+        self.own = SealedCard::new(card, &self.sealing);
+        self.entry = Arc::new(Entry::new(self.own.card.clone()));
+        self.report_due = true;
+    }
+
+    /// A mate by the card that it tells within the cell; `None` where it is not its owner's.
+    #[must_use]
+    pub fn mate(&self, card: SealedCard, state: MemberState, tells: Tells) -> Option<Mate> {
+        card.is_good(&self.sealing).then(|| Mate::new(card, state, tells))
+    }
+
+    /// What the cell's gossip knows now: its members but this node.
+    pub fn set_mates(&mut self, mates: Vec<Mate>, now: Duration) {
+        let own = self.cell();
+        self.people.mates = mates.into_iter().filter(|mate| mate.entry.card.cell == own).take(MAX_ROLL - 1).collect();
+        self.people.version += 1;
+        self.report_due = true;
+        self.table.mates = (own, self.people.mates.iter().map(|mate| Arc::clone(&mate.entry)).collect());
+        let living = self.people.mates.iter().filter(|mate| mate.state == MemberState::Live);
+        let mut all: Vec<(u64, SocketAddr)> = living
+            .map(|mate| (mate.entry.name_hash, mate.entry.card.address))
+            .chain([(self.entry.name_hash, self.cfg.address)])
+            .collect();
+        all.sort_by_key(|(hash, _)| std::cmp::Reverse(weight(own, *hash)));
+        all.truncate(DELEGATES);
+        self.delegates = all;
+        self.set_role(now);
+    }
+
+    fn set_role(&mut self, now: Duration) {
+        let is_chosen = self.delegates.iter().any(|(hash, _)| *hash == self.entry.name_hash);
+        let is_new = self.moved.is_some_and(|moved| now < moved + NEW_FOR);
+        self.table.set_role(if is_chosen && !is_new { Role::Delegate } else { Role::Member }, now);
+    }
+
+    /// Whether it speaks for its cell.
+    #[must_use]
+    pub fn is_delegate(&self) -> bool {
+        self.table.role == Role::Delegate
+    }
+
+    /// Everybody else who is known, of each name the newest life, sorted by name.
+    #[must_use]
+    pub fn people(&self, now: Duration) -> Vec<Person> {
+        self.people.all(&self.table, &self.entry, now)
+    }
+
+    /// The cells that are known by their reports: sums, and jobs with their hosts.
+    pub fn sums(&self) -> impl Iterator<Item = (CellId, &Sums)> {
+        self.table.reports().map(|(report, _)| (report.cell, &report.sums))
+    }
+
+    /// Hosts of a job in other cells, and cells that run more jobs than their reports name: hosts
+    /// of those may run it, too.
+    #[must_use]
+    pub fn hosts_of(&self, job: &str) -> (Vec<String>, Vec<CellId>) {
+        let (mut hosts, mut unclear) = (Vec::new(), Vec::new());
+        for (report, roll) in self.table.reports().filter(|(report, _)| report.cell != self.cell()) {
+            if let Ok(at) = report.jobs.binary_search_by(|(name, _)| name.as_str().cmp(job)) {
+                let of_job = roll.entries.iter().enumerate().filter(|(place, _)| report.jobs[at].1.has(*place));
+                hosts.extend(of_job.map(|(_, entry)| entry.card.name.clone()));
+            } else if report.more_jobs > 0 {
+                unclear.push(report.cell);
+            }
+        }
+        (hosts, unclear)
+    }
+
+    /// Bytes that the knowledge of other cells takes, about, were nothing shared with other nodes of
+    /// the process.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.table.bytes() + self.people.bytes()
+    }
+
+    /// A number that changes when [`Cells::people`] may answer otherwise.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.table.version.wrapping_add(self.people.version)
+    }
+
+    /// What is refused for want of room or of a seal, since the start.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.table.refused + self.sealing.forged()
+    }
+
+    /// Asks a member in which cell this node belongs: for one that has just started, and for one in
+    /// the cell of the whole mesh that meets a member of another cell, as where it calls a seed.
+    pub fn seek(&mut self, to: SocketAddr) {
+        let message = Message::Where(Box::new(self.own.clone()));
+        self.send(to, &message);
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn send(&mut self, to: SocketAddr, message: &Message) {
+        if to != self.cfg.address {
+            self.out.push_back(Output::Send { to, payload: wire::write(message) });
+        }
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_add(1);
+        (mix(self.random) % below.max(1) as u64) as usize
+    }
+
+    /// When [`Cells::tick`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Duration {
+        self.next_round
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Duration) {
+        if now < self.next_round {
+            return;
+        }
+        // A host that stood still does not make up for it.
+        self.next_round = (self.next_round + self.cfg.round).max(now);
+        self.rounds += 1;
+        self.choose_cell(now);
+        self.set_role(now);
+        if self.cell() == CellId::WHOLE && !self.table.knows_others(CellId::WHOLE) {
+            return;
+        }
+        let doors = self.table.pass(now, self.cfg.forget_after);
+        self.remember(doors);
+        if self.is_delegate() {
+            self.report(now);
+            self.table.beat(now, self.cell(), self.entry.name_hash);
+            let beats = Message::Beats(self.table.beats());
+            for to in self.whom() {
+                self.send(to, &beats);
+            }
+            // In the mesh's one cell nobody looks, as long as it is the only one.
+            let mates: Vec<SocketAddr> = match self.cell() {
+                CellId::WHOLE => self.people.mates.iter().map(|mate| mate.entry.card.address).collect(),
+                _ => Vec::new(),
+            };
+            for _ in 0..DOORS.min(mates.len()) {
+                let to = mates[self.draw(mates.len())];
+                self.send(to, &beats);
+            }
+        } else if self.rounds.is_multiple_of(2) || self.table.doubts() {
+            self.looked = (self.looked + 1) % self.delegates.len();
+            let to = self.delegates[self.looked].1;
+            self.look(to);
+        }
+        if self.rounds.is_multiple_of(20) {
+            let newest = People::newest(&self.table, &self.people.mates, &self.entry);
+            let is_elsewhere =
+                |cell: CellId, entry: &Entry| newest.get(&entry.name_hash).is_some_and(|newest| *newest != cell);
+            self.table.drop_left(is_elsewhere);
+        }
+        self.fetch(now);
+    }
+
+    fn look(&mut self, to: SocketAddr) {
+        let stamp = self.table.stamp();
+        self.send(to, &Message::Look { stamp });
+    }
+
+    /// Whom a delegate calls in this round.
+    fn whom(&mut self) -> Vec<SocketAddr> {
+        let (fresh, silent) = self.table.delegates();
+        let mut whom = Vec::new();
+        for _ in 0..2 {
+            whom.extend(fresh.get(self.draw(fresh.len())));
+        }
+        let others: Vec<SocketAddr> =
+            self.delegates.iter().map(|(_, address)| *address).filter(|address| *address != self.cfg.address).collect();
+        match self.rounds % 4 {
+            0 => whom.extend(silent.get(self.draw(silent.len()))),
+            1 => whom.extend(others.get(self.draw(others.len()))),
+            2 => {
+                let all: Vec<SocketAddr> = self.cfg.seeds.iter().chain(&self.contacts).copied().collect();
+                whom.extend(all.get(self.draw(all.len())));
+            }
+            _ => {}
+        }
+        whom.sort_unstable();
+        whom.dedup();
+        whom.retain(|to| *to != self.cfg.address);
+        whom
+    }
+
+    fn remember(&mut self, addresses: Vec<SocketAddr>) {
+        for address in addresses {
+            if address == self.cfg.address || self.contacts.contains(&address) {
+                continue;
+            }
+            if self.contacts.len() >= MAX_CONTACTS {
+                let at = self.draw(MAX_CONTACTS);
+                self.contacts[at] = address;
+            } else {
+                self.contacts.push(address);
+            }
+        }
+    }
+
+    /// Says what is new of the own cell, once a second at most; all of it after
+    /// [`MAX_BEATS`] rounds.
+    fn report(&mut self, now: Duration) {
+        let since = self.reported.map(|reported| now.saturating_sub(reported));
+        let is_old = since.is_none_or(|since| since >= MAX_BEATS * self.cfg.round);
+        if !(self.report_due || is_old) || since.is_some_and(|since| since < 2 * self.cfg.round) {
+            return;
+        }
+        let roll = Arc::new(Roll::new(
+            self.people.mates.iter().map(|mate| Arc::clone(&mate.entry)).chain([Arc::clone(&self.entry)]).collect(),
+        ));
+        let own = Mate {
+            entry: Arc::clone(&self.entry),
+            seal: "".into(),
+            state: MemberState::Live,
+            tells: Arc::new(self.tells.clone()),
+        };
+        let summary = people::sum_up(&roll, self.people.mates.iter().chain([&own]), MAX_JOBS);
+        let report = Report {
+            cell: self.cell(),
+            author: self.cfg.node.clone(),
+            generation: self.own.card.generation,
+            serial: self.report_serial + 1,
+            address: self.cfg.address,
+            roll: roll.id,
+            living: Bits::of(roll.entries.iter().map(|entry| summary.living.contains(&entry.name_hash))),
+            sums: summary.sums,
+            jobs: summary.jobs,
+            more_jobs: summary.more_jobs,
+            seal: String::new(),
+        };
+        let before = self.table.own_report(self.cell(), self.entry.name_hash);
+        let says_more = before.is_none_or(|before| !before.says_as(&report));
+        if says_more || is_old {
+            self.report_serial += 1;
+            self.reported = Some(now);
+            self.report_due = false;
+            let report = report.sealed(&self.sealing);
+            self.table.say(now, report, roll);
+        }
+    }
+
+    fn fetch(&mut self, now: Duration) {
+        let delegates = self.delegates.clone();
+        for lacking in self.table.lacking(now, 2 * self.cfg.round, FETCHES) {
+            // Only in the own cell are seals kept: a delegate asks those who speak for the other.
+            let from: Vec<SocketAddr> = match self.is_delegate() {
+                true => lacking.authors,
+                false => delegates.iter().map(|(_, address)| *address).collect(),
+            };
+            let Some(to) = from.get(self.draw(from.len())).copied() else { continue };
+            self.send(to, &Message::Fetch { cell: lacking.cell, roll: lacking.roll, have: lacking.have });
+        }
+    }
+
+    /// Goes to another cell where, for a while, that was the right one.
+    fn choose_cell(&mut self, now: Duration) {
+        if !self.rounds.is_multiple_of(2) {
+            return;
+        }
+        let right = self.people.right_cell(&self.table, &self.entry, self.cfg.most, now);
+        if right == self.cell() {
+            self.wanted = None;
+            return;
+        }
+        match self.wanted {
+            Some((wanted, since)) if wanted == right => {
+                let joins = right.depth() < self.cell().depth();
+                if now.saturating_sub(since) >= if joins { JOINS_AFTER } else { 2 * self.cfg.round } {
+                    self.go(right, Vec::new(), now);
+                }
+            }
+            _ => self.wanted = Some((right, now)),
+        }
+    }
+
+    fn go(&mut self, cell: CellId, mut doors: Vec<SocketAddr>, now: Duration) {
+        self.wanted = None;
+        self.moved = Some(now);
+        let near = self.people.doors(&self.table, cell, now);
+        for _ in 0..DOORS.min(near.len()) {
+            doors.extend(near.get(self.draw(near.len())));
+        }
+        let mates: Vec<SocketAddr> = self.people.mates.iter().map(|mate| mate.entry.card.address).collect();
+        let some = (0..DOORS.min(mates.len())).filter_map(|_| mates.get(self.draw(mates.len())).copied()).collect();
+        self.remember(some);
+        self.people.leave_cell(now);
+        self.table.mates = (cell, Vec::new());
+        self.set_card(|card| card.cell = cell);
+        self.reported = None;
+        self.delegates = vec![(self.entry.name_hash, self.cfg.address)];
+        self.set_role(now);
+        self.out.push_back(Output::Move { cell, doors });
+    }
+}

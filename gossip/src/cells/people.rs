@@ -1,0 +1,296 @@
+//! Who lives where, by all that a node knows: the gossip of its cell, reports of the others, who has
+//! asked where it belongs, and whom it knew in the cell that it has just left.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::{Card, Entry, Roll, SealedCard};
+use super::cell::{CellId, Stand, cell_for, hash_of};
+use super::report::{Bits, Sums};
+use super::table::Table;
+use crate::member::MemberState;
+
+/// Newcomers that are expected at a time, and for how long.
+const MAX_EXPECTED: usize = 4_096;
+const EXPECTED_FOR: Duration = Duration::from_secs(30);
+/// How long those of a cell that was left are listed where nothing else is heard of them.
+const FORMER_FOR: Duration = Duration::from_secs(30);
+
+/// What a node tells within its cell and a report sums up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tells {
+    /// Rows in its store.
+    pub rows: u64,
+    /// First and last instant that it has rows for, Unix nanoseconds.
+    pub span_ns: Option<(i64, i64)>,
+    /// Hash of its catalogue.
+    pub catalogue: u64,
+    /// Number of its trust list.
+    pub trust: u64,
+    /// Jobs that it runs.
+    pub jobs: Vec<String>,
+}
+
+/// A member of the own cell, by its gossip.
+#[derive(Debug, Clone)]
+pub struct Mate {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) seal: Arc<str>,
+    pub(crate) state: MemberState,
+    pub(crate) tells: Arc<Tells>,
+}
+
+impl Mate {
+    pub(crate) fn new(sealed: SealedCard, state: MemberState, tells: Tells) -> Self {
+        let SealedCard { card, seal } = sealed;
+        Self { entry: Arc::new(Entry::new(card)), seal: seal.into(), state, tells: Arc::new(tells) }
+    }
+
+    /// The same with another state.
+    #[must_use]
+    pub fn in_state(&self, state: MemberState) -> Self {
+        Self { state, ..self.clone() }
+    }
+
+    /// Its card.
+    #[must_use]
+    pub fn card(&self) -> &Card {
+        &self.entry.card
+    }
+}
+
+/// Somebody, and whether it lives.
+#[derive(Debug, Clone)]
+pub struct Person {
+    entry: Arc<Entry>,
+    /// What is known of it.
+    pub state: MemberState,
+}
+
+impl Person {
+    /// What it says to all.
+    #[must_use]
+    pub fn card(&self) -> &Card {
+        &self.entry.card
+    }
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+pub(crate) struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+type ByName<T> = HashMap<u64, T, BuildHasherDefault<AsItIs>>;
+
+struct Expected {
+    name_hash: u64,
+    stand: Stand,
+    address: SocketAddr,
+    cell: CellId,
+    at: Duration,
+}
+
+#[derive(Default)]
+pub(crate) struct People {
+    pub(crate) mates: Vec<Mate>,
+    former: Vec<Arc<Entry>>,
+    left: Duration,
+    expected: Vec<Expected>,
+    pub(crate) version: u64,
+    /// The cell that was right at these versions, and when.
+    right: Option<(u64, CellId, Duration)>,
+}
+
+/// What a report says of its cell.
+pub(crate) struct Summary {
+    pub(crate) living: HashSet<u64>,
+    pub(crate) sums: Sums,
+    pub(crate) jobs: Vec<(String, Bits)>,
+    pub(crate) more_jobs: u32,
+}
+
+/// Sums up what the living tell; jobs by the positions of their hosts in the roll.
+pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, most_jobs: usize) -> Summary {
+    let (mut living, mut sums) = (HashSet::new(), Sums::default());
+    let mut catalogues: Vec<u64> = Vec::new();
+    let mut jobs: BTreeMap<&str, HashSet<u64>> = BTreeMap::new();
+    for mate in mates.filter(|mate| mate.state != MemberState::Dead) {
+        living.insert(mate.entry.name_hash);
+        sums.rows = sums.rows.saturating_add(mate.tells.rows);
+        sums.trust = sums.trust.max(mate.tells.trust);
+        sums.span_ns = match (sums.span_ns, mate.tells.span_ns) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        catalogues.push(mate.tells.catalogue);
+        for job in &mate.tells.jobs {
+            jobs.entry(job).or_default().insert(mate.entry.name_hash);
+        }
+    }
+    catalogues.sort_unstable();
+    catalogues.dedup();
+    let bytes: Vec<u8> = catalogues.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    sums.catalogues = hash_of(&[b"catalogues", &bytes]) as u64;
+    let more_jobs = u32::try_from(jobs.len().saturating_sub(most_jobs)).unwrap_or(u32::MAX);
+    let of_job = |hosts: &HashSet<u64>| Bits::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
+    let jobs = jobs.iter().take(most_jobs).map(|(job, hosts)| ((*job).to_owned(), of_job(hosts))).collect();
+    Summary { living, sums, jobs, more_jobs }
+}
+
+impl People {
+    /// The own cell was left: its members are listed until they are heard of otherwise.
+    pub(crate) fn leave_cell(&mut self, now: Duration) {
+        let living = self.mates.drain(..).filter(|mate| mate.state != MemberState::Dead);
+        self.former = living.map(|mate| mate.entry).collect();
+        self.left = now;
+        self.version += 1;
+    }
+
+    pub(crate) fn seal_of(&self, entry: &Entry) -> Option<&str> {
+        self.mates.iter().find(|mate| mate.entry.id == entry.id).map(|mate| &*mate.seal)
+    }
+
+    /// Somebody was told that it belongs there.
+    pub(crate) fn expect(&mut self, entry: &Entry, cell: CellId, now: Duration) {
+        self.expected.retain(|expected| expected.name_hash != entry.name_hash && now < expected.at + EXPECTED_FOR);
+        if self.expected.len() < MAX_EXPECTED {
+            let stand = Stand { place: entry.place, depth: cell.depth() };
+            let address = entry.card.address;
+            self.expected.push(Expected { name_hash: entry.name_hash, stand, address, cell, at: now });
+            self.version += 1;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.mates.len() * (size_of::<Mate>() + size_of::<Entry>() + 1_200) + self.former.len() * 16
+    }
+
+    fn former(&self, now: Duration) -> &[Arc<Entry>] {
+        if now < self.left + FORMER_FOR { &self.former } else { &[] }
+    }
+
+    /// In which cell each name is, by its newest card.
+    pub(crate) fn newest(table: &Table, mates: &[Mate], own: &Arc<Entry>) -> ByName<CellId> {
+        let mut newest: ByName<((u64, u64), CellId)> = ByName::default();
+        let all = table.cells().flat_map(|(_, members)| members.map(|(entry, _)| entry));
+        for entry in all.chain(mates.iter().map(|mate| &mate.entry)).chain([own]) {
+            let card = (entry.card.age(), entry.card.cell);
+            let known = newest.entry(entry.name_hash).or_insert(card);
+            *known = card.max(*known);
+        }
+        newest.into_iter().map(|(name, (_, cell))| (name, cell)).collect()
+    }
+
+    /// Everybody but this node, of each name the newest life.
+    pub(crate) fn all(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Person> {
+        let mut all: ByName<Person> = ByName::default();
+        let mut add = |entry: &Arc<Entry>, state: MemberState| {
+            let is_newer = |known: &Person| known.entry.card.age() < entry.card.age();
+            if entry.name_hash != own.name_hash && all.get(&entry.name_hash).is_none_or(is_newer) {
+                all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state });
+            }
+        };
+        // The own gossip knows best.
+        self.mates.iter().for_each(|mate| add(&mate.entry, mate.state));
+        for (_, members) in table.cells() {
+            members.for_each(|(entry, lives)| add(entry, if lives { MemberState::Live } else { MemberState::Dead }));
+        }
+        self.former(now).iter().for_each(|entry| add(entry, MemberState::Unconfirmed));
+        let mut all: Vec<Person> = all.into_values().collect();
+        all.sort_by(|a, b| a.entry.card.name.cmp(&b.entry.card.name));
+        all
+    }
+
+    /// Where the living are.
+    fn stands(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Stand> {
+        let mut people: ByName<(&Entry, bool)> = ByName::default();
+        let mut add = |entry, lives| {
+            let entry: &Entry = entry;
+            let known = people.entry(entry.name_hash).or_insert((entry, lives));
+            if known.0.card.age() < entry.card.age() {
+                *known = (entry, lives);
+            }
+        };
+        add(own, true);
+        for mate in &self.mates {
+            add(&mate.entry, mate.state != MemberState::Dead);
+        }
+        for (_, members) in table.cells() {
+            members.for_each(|(entry, lives)| add(entry, lives));
+        }
+        self.former(now).iter().for_each(|entry| add(entry, true));
+        let mut stands: Vec<Stand> = self
+            .expected
+            .iter()
+            .filter(|expected| now < expected.at + EXPECTED_FOR && !people.contains_key(&expected.name_hash))
+            .map(|expected| expected.stand)
+            .collect();
+        let living = people.values().filter(|(_, lives)| *lives);
+        stands.extend(living.map(|(entry, _)| Stand { place: entry.place, depth: entry.card.cell.depth() }));
+        stands
+    }
+
+    /// The cell that this node belongs to. Found anew when anything changed, else remembered for a
+    /// while: of those who are listed for some time only the time runs out.
+    pub(crate) fn right_cell(&mut self, table: &Table, own: &Arc<Entry>, most: usize, now: Duration) -> CellId {
+        let version = table.version.wrapping_add(self.version).wrapping_add(own.card.serial);
+        match self.right {
+            Some((of, cell, at)) if of == version && now < at + FORMER_FOR => cell,
+            _ => {
+                let cell = cell_for(own.place, self.stands(table, own, now), most);
+                self.right = Some((version, cell, now));
+                cell
+            }
+        }
+    }
+
+    /// The cell for somebody new.
+    pub(crate) fn cell_of_newcomer(
+        &self,
+        table: &Table,
+        own: &Arc<Entry>,
+        new: &Entry,
+        most: usize,
+        now: Duration,
+    ) -> CellId {
+        let mut stands = self.stands(table, own, now);
+        stands.push(Stand { place: new.place, depth: 0 });
+        cell_for(new.place, stands, most)
+    }
+
+    /// Where living members of a cell are reached.
+    pub(crate) fn doors(&self, table: &Table, cell: CellId, now: Duration) -> Vec<SocketAddr> {
+        let mut doors: Vec<SocketAddr> = Vec::new();
+        let mates = self.mates.iter().filter(|mate| mate.state != MemberState::Dead).map(|mate| &mate.entry);
+        let known = table.cells().flat_map(|(_, members)| members.filter(|(_, lives)| *lives).map(|(entry, _)| entry));
+        let mut there: Vec<&Arc<Entry>> = mates.chain(known).collect();
+        there.extend(self.former(now));
+        // Those that are there already, and where nobody is, those that belong there.
+        doors.extend(there.iter().filter(|entry| entry.card.cell == cell).map(|entry| entry.card.address));
+        let expected =
+            self.expected.iter().filter(|expected| expected.cell == cell && now < expected.at + EXPECTED_FOR);
+        doors.extend(expected.map(|expected| expected.address));
+        if doors.is_empty() {
+            doors.extend(there.iter().filter(|entry| cell.contains(entry.place)).map(|entry| entry.card.address));
+        }
+        doors
+    }
+}

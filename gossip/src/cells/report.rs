@@ -1,0 +1,120 @@
+//! What a delegate says of its own cell: who is in it (by the hash of its roll), who of them lives,
+//! and sums of what they tell within the cell.
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::encoded;
+use super::card::{MAX_ROLL, MAX_SEAL_BYTES};
+use super::cell::{CellId, hash_of, name_hash};
+use crate::seal::Sealing;
+
+/// Jobs that a report names with their hosts; of more it says how many.
+pub(crate) const MAX_JOBS: usize = 64;
+const MAX_JOB_BYTES: usize = 64;
+const CONTEXT: &[u8] = b"rankmesh cell report 1\0";
+
+/// A set of members of a roll, by their positions.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Bits(Vec<u8>);
+
+impl Bits {
+    pub(crate) fn of(set: impl Iterator<Item = bool>) -> Self {
+        let mut bits = Vec::new();
+        for (at, is_in) in set.enumerate() {
+            if at % 8 == 0 {
+                bits.push(0);
+            }
+            if let (true, Some(last)) = (is_in, bits.last_mut()) {
+                *last |= 1 << (at % 8);
+            }
+        }
+        Self(bits)
+    }
+
+    pub(crate) fn has(&self, at: usize) -> bool {
+        self.0.get(at / 8).is_some_and(|byte| byte & (1 << (at % 8)) != 0)
+    }
+
+    fn is_sound(&self) -> bool {
+        self.0.len() <= MAX_ROLL.div_ceil(8)
+    }
+}
+
+/// What the living members of a cell tell, summed up.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sums {
+    /// Rows in their stores.
+    pub rows: u64,
+    /// First and last instant that any store has rows for, Unix nanoseconds.
+    pub span_ns: Option<(i64, i64)>,
+    /// A hash of all their catalogues' hashes.
+    pub catalogues: u64,
+    /// The highest number of a trust list.
+    pub trust: u64,
+}
+
+/// A report; see the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) cell: CellId,
+    /// The delegate that says so, its incarnation, and the number of its report.
+    pub(crate) author: String,
+    pub(crate) generation: u64,
+    pub(crate) serial: u64,
+    /// Where the author is reached.
+    pub(crate) address: std::net::SocketAddr,
+    pub(crate) roll: u128,
+    pub(crate) living: Bits,
+    pub(crate) sums: Sums,
+    /// Jobs, sorted, with their hosts, and how many more there are.
+    pub(crate) jobs: Vec<(String, Bits)>,
+    pub(crate) more_jobs: u32,
+    /// Of all before, by the author. Not part of what is sealed.
+    pub(crate) seal: String,
+}
+
+impl Report {
+    pub(crate) fn sealed(mut self, sealing: &Sealing) -> Self {
+        self.seal = sealing.word(&self.statement()).unwrap_or_default();
+        self
+    }
+
+    fn statement(&self) -> Vec<u8> {
+        let unsealed = Self { seal: String::new(), ..self.clone() };
+        [CONTEXT, &encoded(&unsealed)].concat()
+    }
+
+    /// Whether its author says so, and it can be.
+    pub(crate) fn is_good(&self, sealing: &Sealing) -> bool {
+        let jobs = self.jobs.len() <= MAX_JOBS
+            && self.jobs.iter().all(|(job, hosts)| job.len() <= MAX_JOB_BYTES && hosts.is_sound());
+        let fits = self.author.len() <= MAX_JOB_BYTES && self.seal.len() <= MAX_SEAL_BYTES;
+        jobs && fits
+            && self.cell.is_sound()
+            && self.living.is_sound()
+            && sealing.is_word(&self.author, &self.statement(), &self.seal)
+    }
+
+    /// Of two reports of one author the newer is the higher.
+    pub(crate) fn age(&self) -> (u64, u64) {
+        (self.generation, self.serial)
+    }
+
+    pub(crate) fn author_hash(&self) -> u64 {
+        name_hash(&self.author)
+    }
+
+    pub(crate) fn id(&self) -> u128 {
+        hash_of(&[b"report", &encoded(self)])
+    }
+
+    /// Whether both say the same, apart from sums that change all the time.
+    pub(crate) fn says_as(&self, other: &Self) -> bool {
+        let (a, b) = (&self.sums, &other.sums);
+        self.roll == other.roll
+            && self.living == other.living
+            && self.jobs == other.jobs
+            && self.more_jobs == other.more_jobs
+            && (a.catalogues, a.trust) == (b.catalogues, b.trust)
+    }
+}

@@ -1,0 +1,512 @@
+//! What a node knows of cells: the reports of their delegates, and who is in them.
+//!
+//! A delegate judges for itself: cards by their owners' seals, whether a cell can still be heard by
+//! the beats of its reports. Any other member keeps what its delegates have: reports it judges by
+//! their seals, but cards it believes where two of its delegates name the same roll.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::card::{Entry, MAX_ROLL, Roll, SealedCard};
+use super::cell::{CellId, mix, weight};
+use super::known::{Cell, DELEGATES, Fetch, Kept, Role, count_votes};
+use super::pool::Pool;
+use super::report::Report;
+use super::wire::{Beat, FILL_BYTES, Known, News};
+use crate::seal::Sealing;
+
+/// Reports of a cell that are kept: those of its delegates, and of who was one or will be.
+const MAX_KEPT: usize = 5;
+/// Cells that are known at a time.
+pub const MAX_CELLS: usize = 1_024;
+/// Delegates of its own that must have named a roll before a member believes it.
+const VOUCHERS: usize = 2;
+/// A report is made anew after so many beats at the latest: what goes beyond is no beat.
+pub(crate) const MAX_BEATS: u32 = 100;
+/// Beats that a report may be ahead of two a round since it came: for messages that were late.
+const BEATS_AHEAD: u32 = 16;
+
+/// A roll that is lacking, and who has it.
+pub(crate) struct Lacking {
+    pub(crate) cell: CellId,
+    pub(crate) roll: u128,
+    pub(crate) have: Vec<u64>,
+    pub(crate) authors: Vec<SocketAddr>,
+}
+
+pub(crate) struct Table {
+    cells: BTreeMap<CellId, Cell>,
+    sealing: Sealing,
+    pool: Arc<Pool>,
+    round: Duration,
+    silent_after: Duration,
+    pub(crate) role: Role,
+    /// The own cell and the cards of its members, from its own gossip: nobody is asked for them.
+    pub(crate) mates: (CellId, Vec<Arc<Entry>>),
+    /// Counts what changed of who lives where.
+    pub(crate) version: u64,
+    /// Reports, cards and cells that were refused for want of room.
+    pub(crate) refused: u64,
+}
+
+impl Table {
+    pub(crate) fn new(sealing: Sealing, pool: Arc<Pool>, round: Duration, silent_after: Duration) -> Self {
+        Self {
+            cells: BTreeMap::new(),
+            sealing,
+            pool,
+            round,
+            silent_after,
+            role: Role::Delegate,
+            mates: (CellId::WHOLE, Vec::new()),
+            version: 0,
+            refused: 0,
+        }
+    }
+
+    /// From now on this node judges for itself, or no more. What it believed its delegates it goes
+    /// on believing, where two of them said it.
+    pub(crate) fn set_role(&mut self, role: Role, now: Duration) {
+        if self.role == role {
+            return;
+        }
+        let ids: Vec<CellId> = self.cells.keys().copied().collect();
+        for id in ids {
+            let Some(cell) = self.cells.get_mut(&id) else { continue };
+            if role == Role::Delegate {
+                let believed = std::mem::take(&mut cell.believed);
+                cell.rolls.retain(|roll| believed.contains(&roll.id));
+                cell.fetch = None;
+            }
+            cell.believed = cell.rolls.iter().map(|roll| roll.id).collect();
+            // Beats are the delegates' alone: what is not silent gets its time anew.
+            for kept in cell.reports.iter_mut().filter(|_| !cell.silent) {
+                kept.moved = now;
+            }
+        }
+        self.role = role;
+    }
+
+    /// Whether any other cell is known.
+    pub(crate) fn knows_others(&self, own: CellId) -> bool {
+        self.cells.keys().any(|cell| *cell != own)
+    }
+
+    /// The cells with their members and whether each lives; of a silent cell nobody does.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (CellId, impl Iterator<Item = (&Arc<Entry>, bool)>)> {
+        self.cells
+            .iter()
+            .map(|(id, cell)| (*id, cell.state.iter().map(|(entry, lives)| (entry, *lives && !cell.silent))))
+    }
+
+    /// The report that counts most of each cell, with the roll it speaks of.
+    pub(crate) fn reports(&self) -> impl Iterator<Item = (&Report, &Roll)> {
+        self.cells.values().filter_map(|cell| {
+            let report = cell.counted.as_deref()?;
+            Some((report, &**cell.rolls.iter().find(|roll| roll.id == report.roll)?))
+        })
+    }
+
+    /// Delegates that can be called: of cells that are heard, and of the silent ones.
+    pub(crate) fn delegates(&self) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+        let of = |silent: bool| {
+            let cells = self.cells.values().filter(move |cell| cell.silent == silent);
+            cells.flat_map(|cell| cell.reports.iter().map(|kept| kept.report.address)).collect()
+        };
+        (of(false), of(true))
+    }
+
+    /// Bytes that it takes, about, where nothing is shared with other nodes of the process.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_cell = |cell: &Cell| {
+            let reports = |kept: &Kept| size_of::<Kept>() + size_of::<Report>() + 1_200 + kept.report.jobs.len() * 96;
+            let fetch = cell.fetch.as_ref().map_or(0, |fetch| fetch.cards.len() * 256);
+            let rolls: usize = cell.rolls.iter().map(|roll| roll.bytes()).sum();
+            size_of::<Cell>() + cell.reports.iter().map(reports).sum::<usize>() + rolls + fetch + cell.state.len() * 16
+        };
+        self.cells.values().map(of_cell).sum()
+    }
+
+    /// This node's own report, with the roll it speaks of.
+    pub(crate) fn say(&mut self, now: Duration, report: Report, roll: Arc<Roll>) {
+        let cell = self.cells.entry(report.cell).or_default();
+        if !cell.rolls.iter().any(|known| known.id == roll.id) {
+            cell.believed.push(roll.id);
+            cell.rolls.push(roll);
+        }
+        self.keep(now, report, (0, Duration::ZERO), None);
+    }
+
+    /// What this node said last of its cell.
+    pub(crate) fn own_report(&self, cell: CellId, author: u64) -> Option<&Report> {
+        let kept = self.cells.get(&cell)?.reports.iter().find(|kept| kept.author == author)?;
+        Some(&kept.report)
+    }
+
+    /// Cards came, and some are lacking still.
+    pub(crate) fn ask_again(&mut self, cell: CellId) {
+        if let Some(cell) = self.cells.get_mut(&cell) {
+            cell.asked = Duration::ZERO;
+        }
+    }
+
+    /// This node says again that its report stands.
+    pub(crate) fn beat(&mut self, now: Duration, cell: CellId, author: u64) {
+        let kept =
+            self.cells.get_mut(&cell).and_then(|cell| cell.reports.iter_mut().find(|kept| kept.author == author));
+        if let Some(kept) = kept {
+            kept.beat = kept.beat.saturating_add(1);
+            kept.moved = now;
+        }
+    }
+
+    pub(crate) fn beats(&self) -> Vec<Beat> {
+        let beat = |(id, cell): (&CellId, &Cell)| Beat {
+            cell: *id,
+            stamp: cell.stamp(),
+            beats: cell.reports.iter().map(|kept| kept.beat).collect(),
+            silent: cell.silent,
+        };
+        self.cells.iter().filter(|(_, cell)| cell.is_told()).map(beat).collect()
+    }
+
+    /// A number that is another where anything but beats is known otherwise of the cells that are
+    /// heard.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.cells
+            .values()
+            .filter(|cell| cell.is_told() && !cell.silent)
+            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp()))
+    }
+
+    /// A delegate has all that this node has.
+    pub(crate) fn same(&mut self, now: Duration, delegate: u64) {
+        let heard = self.cells.iter().filter(|(_, cell)| !cell.silent);
+        let cells: Vec<CellId> = heard.map(|(id, _)| *id).collect();
+        for id in cells {
+            self.vouch(now, id, delegate);
+        }
+    }
+
+    fn vouch(&mut self, now: Duration, id: CellId, delegate: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        if !cell.silent {
+            cell.heard = now;
+        }
+        let mut news = false;
+        for kept in &mut cell.reports {
+            if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
+                kept.vouchers.push(delegate);
+            }
+            if kept.vouchers.len() >= VOUCHERS && !cell.believed.contains(&kept.report.roll) {
+                cell.believed.push(kept.report.roll);
+                news = true;
+            }
+        }
+        if news {
+            self.judge(id);
+        }
+    }
+
+    /// Takes in what somebody knows in short. Returns what is known here of the cells that it knows
+    /// otherwise.
+    pub(crate) fn hear(&mut self, now: Duration, beats: &[Beat], delegate: Option<u64>) -> Vec<Known> {
+        let mut differ = Vec::new();
+        let theirs: HashMap<CellId, &Beat> = beats.iter().take(MAX_CELLS).map(|beat| (beat.cell, beat)).collect();
+        // Of silent cells delegates tell each other nothing.
+        for beat in theirs.values().filter(|beat| beat.cell.is_sound()) {
+            if delegate.is_none() && beat.silent && self.cells.get(&beat.cell).is_none_or(|cell| cell.silent) {
+                continue;
+            }
+            let Some(cell) = self.cells.get_mut(&beat.cell) else {
+                differ.push(Known { cell: beat.cell, reports: Vec::new() });
+                continue;
+            };
+            if delegate.is_some() && beat.silent {
+                self.version += u64::from(!cell.silent);
+                cell.silent = true;
+                continue;
+            }
+            if cell.stamp() != beat.stamp {
+                differ.push(cell.known(beat.cell));
+                continue;
+            }
+            for (kept, beat) in cell.reports.iter_mut().zip(&beat.beats) {
+                let rounds = now.saturating_sub(kept.first.0).as_millis() / self.round.as_millis().max(1);
+                let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
+                let most = (kept.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
+                if (kept.beat + 1..=most).contains(beat) {
+                    kept.beat = *beat;
+                    kept.moved = now;
+                    cell.heard = now;
+                }
+            }
+            if let Some(delegate) = delegate {
+                if cell.silent != beat.silent {
+                    cell.silent = beat.silent;
+                    self.version += 1;
+                }
+                self.vouch(now, beat.cell, delegate);
+            }
+        }
+        let unheard = self.cells.iter().filter(|(id, cell)| !theirs.contains_key(id) && cell.is_told() && !cell.silent);
+        differ.extend(unheard.map(|(id, cell)| cell.known(*id)));
+        differ.truncate(MAX_CELLS);
+        differ
+    }
+
+    /// What somebody lacks who knows so much, and of which cells it knows what is not known here.
+    pub(crate) fn news_for(&self, now: Duration, theirs: &[Known]) -> (Vec<News>, Vec<Known>) {
+        let (mut news, mut ask, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for known in theirs.iter().take(MAX_CELLS) {
+            let Some(cell) = self.cells.get(&known.cell).filter(|cell| cell.is_told()) else {
+                ask.push(Known { cell: known.cell, reports: Vec::new() });
+                continue;
+            };
+            let is_older = |kept: &&Kept| {
+                !known.reports.iter().any(|(author, generation, serial)| {
+                    *author == kept.author && (*generation, *serial) >= kept.report.age()
+                })
+            };
+            let reports: Vec<Report> =
+                cell.reports.iter().filter(is_older).map(|kept| (*kept.report).clone()).collect();
+            bytes += reports.iter().map(|report| report.seal.len() + 400 + 100 * report.jobs.len()).sum::<usize>();
+            if bytes > FILL_BYTES {
+                break;
+            }
+            let lacks = known.reports.iter().any(|(author, generation, serial)| {
+                !cell.reports.iter().any(|kept| kept.author == *author && kept.report.age() >= (*generation, *serial))
+            });
+            if lacks {
+                ask.push(cell.known(known.cell));
+            }
+            let idle_ms = |kept: &Kept| u32::try_from(now.saturating_sub(kept.moved).as_millis()).unwrap_or(u32::MAX);
+            let authors = cell.reports.iter().map(|kept| (kept.author, kept.beat, idle_ms(kept))).collect();
+            news.push(News { cell: known.cell, silent: cell.silent, authors, reports });
+        }
+        (news, ask)
+    }
+
+    /// Takes in reports. Of a delegate of this member's: it then keeps those that the delegate has.
+    pub(crate) fn take(&mut self, now: Duration, news: Vec<News>, delegate: Option<u64>) {
+        for news in news.into_iter().take(MAX_CELLS) {
+            for report in news.reports.into_iter().take(MAX_KEPT).filter(|report| report.cell == news.cell) {
+                let author = news.authors.iter().find(|(author, ..)| *author == report.author_hash());
+                let (_, beat, idle_ms) = author.copied().unwrap_or_default();
+                let heard = (beat.min(MAX_BEATS), Duration::from_millis(idle_ms.into()));
+                self.keep(now, report, heard, delegate);
+            }
+            let Some(cell) = self.cells.get_mut(&news.cell) else { continue };
+            let Some(delegate) = delegate else { continue };
+            let before = (cell.silent, cell.reports.len());
+            cell.silent = news.silent;
+            cell.reports.retain(|kept| news.authors.iter().any(|(author, ..)| *author == kept.author));
+            if before != (cell.silent, cell.reports.len()) {
+                self.version += 1;
+            }
+            self.vouch(now, news.cell, delegate);
+            self.judge(news.cell);
+        }
+    }
+
+    fn keep(&mut self, now: Duration, report: Report, (beat, idle): (u32, Duration), delegate: Option<u64>) {
+        let (id, author) = (report.cell, report.author_hash());
+        let known = self.cells.get(&id).and_then(|cell| cell.reports.iter().find(|kept| kept.author == author));
+        if known.is_some_and(|kept| kept.report.age() >= report.age()) {
+            return;
+        }
+        if !self.cells.contains_key(&id) && self.cells.len() >= MAX_CELLS {
+            self.refused += 1;
+            return;
+        }
+        // Who has dropped a report would get it back from whoever has not yet.
+        if idle >= self.silent_after && self.role == Role::Delegate {
+            return;
+        }
+        if !report.is_good(&self.sealing) {
+            return;
+        }
+        let report = self.pool.report(report.id(), report);
+        let cell = self.cells.entry(id).or_default();
+        cell.reports.retain(|kept| kept.author != author);
+        let vouchers = delegate.into_iter().collect();
+        cell.reports.push(Kept { report, author, beat, first: (now, beat), moved: now.saturating_sub(idle), vouchers });
+        cell.heard = cell.heard.max(now.saturating_sub(idle));
+        if cell.reports.len() > MAX_KEPT {
+            // Those that do not count go first, then who is least to be a delegate.
+            let rank = |kept: &Kept| (cell.counts(kept, self.role), weight(id, kept.author));
+            if let Some(last) = cell.reports.iter().map(|kept| (rank(kept), kept.author)).min() {
+                cell.reports.retain(|kept| kept.author != last.1);
+            }
+        }
+        cell.reports.sort_by_key(|kept| kept.author);
+        self.judge(id);
+    }
+
+    /// Makes the members of a cell anew from the reports that count.
+    fn judge(&mut self, id: CellId) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        cell.rolls.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == roll.id));
+        cell.believed.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == *roll));
+        let mut counting: Vec<&Kept> = cell.reports.iter().filter(|kept| cell.counts(kept, self.role)).collect();
+        counting.sort_by_key(|kept| std::cmp::Reverse(weight(id, kept.author)));
+        counting.truncate(DELEGATES);
+        let Some(first) = counting.first() else { return };
+        let ballots: Vec<(&Roll, &Report)> = counting
+            .iter()
+            .filter_map(|kept| Some((&**cell.rolls.iter().find(|roll| roll.id == kept.report.roll)?, &*kept.report)))
+            .collect();
+        let state = count_votes(&ballots);
+        let counted = Some(Arc::clone(&first.report));
+        let ids = |state: &[(Arc<Entry>, bool)]| -> Vec<(u128, bool)> {
+            state.iter().map(|(entry, lives)| (entry.id, *lives)).collect()
+        };
+        if state.len() != cell.state.len() || ids(&state) != ids(&cell.state) {
+            cell.state = state;
+            self.version += 1;
+        }
+        cell.counted = counted;
+    }
+
+    /// Passes time: a delegate finds who is not heard any more. Returns addresses of cells that are
+    /// forgotten.
+    pub(crate) fn pass(&mut self, now: Duration, forget_after: Duration) -> Vec<SocketAddr> {
+        let silent_after = self.silent_after;
+        if self.role == Role::Delegate {
+            let ids: Vec<CellId> = self.cells.keys().copied().collect();
+            for id in ids {
+                let Some(cell) = self.cells.get_mut(&id) else { continue };
+                let is_fresh = |kept: &Kept| now.saturating_sub(kept.moved) < silent_after;
+                let is_of_it = |kept: &Kept| {
+                    cell.counts(kept, Role::Delegate)
+                        || cell.state.iter().any(|(entry, _)| entry.name_hash == kept.author)
+                };
+                let fresh = cell.reports.iter().any(|kept| is_fresh(kept) && is_of_it(kept));
+                let counts = cell.reports.iter().any(|kept| is_fresh(kept) && cell.counts(kept, Role::Delegate));
+                let (silent, before) = (!fresh, cell.reports.len());
+                cell.old = silent && now.saturating_sub(cell.heard) >= forget_after / 2;
+                let reports = std::mem::take(&mut cell.reports);
+                // Of a silent cell those stay that say who was in it.
+                let stays = |kept: &Kept| is_fresh(kept) || (!counts && cell.counts(kept, Role::Delegate));
+                cell.reports = reports.into_iter().filter(stays).collect();
+                let changed = cell.silent != silent || before != cell.reports.len();
+                cell.silent = silent;
+                if changed {
+                    self.version += 1;
+                    self.judge(id);
+                }
+            }
+        }
+        if self.role == Role::Member {
+            // None of its delegates has said for long that the cell is heard.
+            for cell in self.cells.values_mut() {
+                let silent = cell.silent || now.saturating_sub(cell.heard) >= 2 * silent_after;
+                self.version += u64::from(silent != cell.silent);
+                cell.silent = silent;
+            }
+        }
+        let mut doors = Vec::new();
+        self.cells.retain(|_, cell| {
+            let kept = !cell.silent || (!cell.state.is_empty() && now.saturating_sub(cell.heard) < forget_after);
+            if !kept {
+                doors.extend(cell.reports.iter().map(|kept| kept.report.address));
+            }
+            kept
+        });
+        doors
+    }
+
+    /// Takes out silent cells whose members are all known to be elsewhere.
+    pub(crate) fn drop_left(&mut self, is_elsewhere: impl Fn(CellId, &Entry) -> bool) {
+        let before = self.cells.len();
+        self.cells.retain(|id, cell| {
+            !cell.silent || cell.state.is_empty() || !cell.state.iter().all(|(entry, _)| is_elsewhere(*id, entry))
+        });
+        self.version += u64::from(before != self.cells.len());
+    }
+
+    /// Whether it is still to be heard from another delegate that some rolls are as one said.
+    pub(crate) fn doubts(&self) -> bool {
+        let doubts = |cell: &Cell| cell.reports.iter().any(|kept| !cell.believed.contains(&kept.report.roll));
+        self.role == Role::Member && self.cells.values().filter(|cell| !cell.silent).any(doubts)
+    }
+
+    /// Rolls that reports speak of and that are not here, each asked for once in `pause`.
+    pub(crate) fn lacking(&mut self, now: Duration, pause: Duration, most: usize) -> Vec<Lacking> {
+        let mut lacking = Vec::new();
+        for (id, cell) in &mut self.cells {
+            if lacking.len() >= most {
+                break;
+            }
+            let unknown = |kept: &&Kept| !cell.rolls.iter().any(|roll| roll.id == kept.report.roll);
+            let mut wanted: Vec<&Kept> = cell.reports.iter().filter(unknown).collect();
+            wanted.sort_by_key(|kept| std::cmp::Reverse(weight(*id, kept.author)));
+            let Some(roll) = wanted.first().map(|kept| kept.report.roll) else {
+                cell.fetch = None;
+                continue;
+            };
+            if cell.fetch.as_ref().is_some_and(|fetch| fetch.roll == roll) {
+                if now.saturating_sub(cell.asked) < pause {
+                    continue;
+                }
+            } else {
+                // What was fetched for another roll of the cell is of use.
+                let cards = cell.fetch.take().map(|fetch| fetch.cards).unwrap_or_default();
+                cell.fetch = Some(Fetch { roll, order: Vec::new(), cards });
+            }
+            cell.asked = now;
+            let authors = wanted.iter().filter(|kept| kept.report.roll == roll).map(|kept| kept.report.address);
+            let authors = authors.collect();
+            let mates = if *id == self.mates.0 { &self.mates.1[..] } else { &[] };
+            lacking.push(Lacking { cell: *id, roll, have: cell.have(mates), authors });
+        }
+        lacking
+    }
+
+    /// The roll of a cell, if it is here.
+    pub(crate) fn roll(&self, cell: CellId, roll: u128) -> Option<&Arc<Roll>> {
+        self.cells.get(&cell)?.rolls.iter().find(|known| known.id == roll)
+    }
+
+    /// Takes in cards of a roll that was asked for. Whether it has to be asked again at once.
+    pub(crate) fn cards(&mut self, id: CellId, roll: u128, order: Vec<u128>, cards: Vec<SealedCard>) -> bool {
+        let judges = self.role == Role::Delegate;
+        let Some(cell) = self.cells.get_mut(&id) else { return false };
+        let mates = if id == self.mates.0 { &self.mates.1[..] } else { &[] };
+        let known: HashMap<u128, Arc<Entry>> =
+            cell.entries().chain(mates).map(|entry| (entry.id, Arc::clone(entry))).collect();
+        let Some(fetch) = cell.fetch.as_mut().filter(|fetch| fetch.roll == roll) else { return false };
+        if order.len() > MAX_ROLL || Roll::id_of(order.iter().copied()) != roll {
+            self.refused += u64::from(order.len() > MAX_ROLL);
+            return false;
+        }
+        fetch.cards.retain(|id, _| order.contains(id));
+        fetch.order = order;
+        let mut came = false;
+        for sealed in cards.into_iter().take(MAX_ROLL).filter(|sealed| sealed.card.cell == id && sealed.card.is_sound())
+        {
+            let entry = Entry::new(sealed.card.clone());
+            if fetch.order.contains(&entry.id)
+                && !known.contains_key(&entry.id)
+                && (!judges || sealed.is_good(&self.sealing))
+            {
+                came |= fetch.cards.insert(entry.id, Arc::new(entry)).is_none();
+            }
+        }
+        let find = |card: &u128| known.get(card).or_else(|| fetch.cards.get(card)).cloned();
+        let all: Option<Vec<Arc<Entry>>> = fetch.order.iter().map(find).collect();
+        let Some(entries) = all else { return came };
+        let roll = Roll::new(entries);
+        if roll.id == fetch.roll {
+            if judges {
+                cell.believed.push(roll.id);
+            }
+            cell.rolls.push(self.pool.roll(roll));
+            cell.fetch = None;
+            self.judge(id);
+        }
+        false
+    }
+}
