@@ -47,7 +47,7 @@ lint: deps ## formatting, clippy (warnings are errors), cargo-deny
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@scripts/deny.sh --if-there
 
-check: deps ## NAME=… what takes long or the network; no NAME: the names
+check: $(if $(NAME),deps) ## NAME=… what takes long or the network; no NAME: the names
 	@scripts/check.sh $(NAME)
 
 fuzz: deps ## changed inputs for what reads outside bytes (SECONDS, TARGETS)
@@ -60,7 +60,7 @@ pictures: deps ## the page and a report as pictures (OUT=target/pictures)
 	$(CARGO) test --locked --workspace --test page --test report
 
 #: Measure
-bench: deps ## NAME=… one benchmark, with OPTIONS='…'; no NAME: the names
+bench: $(if $(NAME),deps) ## NAME=… one benchmark, with OPTIONS='…'; no NAME: the names
 	@scripts/bench.sh $(NAME)
 
 #: Publish

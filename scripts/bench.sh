@@ -43,7 +43,8 @@ explain) #: twelve causes of lateness (root; EXPLAIN_CAUSE, EXPLAIN_ROUNDS)
         tests live_causes -- --exact packet_loss_to_one_host_is_named_with_its_flows --nocapture
     done ;;
 files) #: 64 stores asked without agents (3 GB)
-    bench day --files 64 --rows 680000 ;;
+    [ -n "${OPTIONS:-}" ] || options=(--rows 680000)
+    bench day --files 64 ;;
 flow) #: ten million rows read at 1 MB/s: what everyone holds of them
     bench flow ;;
 gossip) #: what membership costs at 10, 100, 400 and 1,000 nodes
@@ -82,8 +83,10 @@ verdicts) #: verdicts on simulated jobs of known truth, also those that hang
     bench verdicts
     [ -n "${OPTIONS:-}" ] || bench verdicts --hangs ;;
 *)
+    [ -z "${1-}" ] || exec >&2
+    [ -z "${1-}" ] || echo "there is no bench ${1@Q}"
     echo "make bench NAME=NAME [OPTIONS='…'], where NAME is one of:"
-    sed -n 's/^\([a-z-]*\)) #: \(.*\)/  \1\t\2/p' "$0" | expand -t 12
+    sed -n 's/^\([a-z-]*\)) #: \(.*\)/  \1\t\2/p' scripts/bench.sh | expand -t 12
     [ -z "${1-}" ] || exit 2
     ;;
 esac

@@ -9,10 +9,12 @@ out=${OUT:-target/release-files}
 read -ra options <<<"${OPTIONS:-}"
 tests() { $cargo test --locked --workspace --test "$@"; }
 release() { $cargo build --locked --release -p rankmesh "$@"; }
-newest() { find target -path "$1" -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p'; }
+build() { make --no-print-directory build; } # with its commit
+newest() { find "$target"/*/build -path "$target/$1" -printf '%T@ %p\n' | sort -rn | sed -n '1s/^[^ ]* //p'; }
 case ${1-} in
 aarch64) #: unit tests cross-built for aarch64 and run by qemu-user
-    scripts/deps.sh --dist && scripts/deps.sh --kernels
+    scripts/deps.sh --dist
+    scripts/deps.sh --kernels
     scripts/test-aarch64.sh target/kernels ;;
 accounting) #: `rankmesh jobs` beside Slurm's own accounting (root)
     { [ -x /usr/sbin/slurmdbd ] && [ -x /usr/sbin/mariadbd ] && [ -x /usr/bin/my_print_defaults ]; } ||
@@ -33,8 +35,8 @@ dist) #: the packages of `make dist` in a chroot of Debian 11 (root)
 doctor) #: what the doctor finds between network namespaces (root)
     tests operating -- --ignored --nocapture ;;
 flight-recorder) #: dumps of two PyTorch versions over gloo (from PyPI, 1.4 GB)
-    release
-    scripts/flight-recorder.sh 2.15.0 2.13.0 ;;
+    build
+    RANKMESH=$target/release/rankmesh scripts/flight-recorder.sh 2.15.0 2.13.0 ;;
 fresh) #: README's first steps on fresh systems (BUILD, BINARY, ON)
     scripts/test-fresh.sh "$target/fresh" ${ON:-} ;;
 gpu) #: verdicts on training programs (root; an NVIDIA GPU, PyTorch)
@@ -50,15 +52,16 @@ history) #: archives read by DuckDB, by ClickHouse, in a bucket (1 GB)
         target/history/bin/pip install --quiet duckdb chdb 'moto[server]'
     tests archive --test clickhouse -- --nocapture ;;
 image) #: packaging/Containerfile, built and run (root, podman, runc)
-    release
-    scripts/test-image.sh target/release/rankmesh "$(dirname "$(newest 'target/release/build/rankmesh-*/out/nccl-ranks')")" \
+    build
+    scripts/test-image.sh "$target/release/rankmesh" "$(dirname "$(newest 'release/build/rankmesh-*/out/nccl-ranks')")" \
         target/image ;;
 kernels) #: capture on Debian's kernels in qemu (SERIES="5.10 6.1 6.12")
     scripts/deps.sh --kernels
     $cargo build --locked --workspace --bin rankmesh
     for series in ${SERIES:-5.10 6.1 6.12}; do scripts/test-kernels.sh target/debug/rankmesh "$series"; done ;;
 kernels-aarch64) #: capture on Debian's arm64 kernel in qemu (half an hour)
-    scripts/deps.sh --dist && scripts/deps.sh --kernels
+    scripts/deps.sh --dist
+    scripts/deps.sh --kernels
     PACKAGES=no scripts/dist.sh "$out" aarch64
     TIMEOUT_S=1800 scripts/test-kernels.sh "$out"/rankmesh-*-aarch64/bin/rankmesh 6.1 aarch64 ;;
 mpis) #: Open MPI 5 and newer MPICHs of PyPI (root; MPIS)
@@ -69,8 +72,8 @@ msrv) #: it builds with the oldest compiler that Cargo.toml promises
 old-root) #: programs of Debian 11 with the shims, in a chroot (root)
     scripts/deps.sh --dist
     $cargo build --locked --workspace
-    scripts/test-old-root.sh "$(newest 'target/debug/build/node-bpf-*/out/librankmesh_pmpi.so')" \
-        "$(newest 'target/debug/build/node-bpf-*/out/librankmesh_nccl.so')" ;;
+    scripts/test-old-root.sh "$(newest 'debug/build/node-bpf-*/out/librankmesh_pmpi.so')" \
+        "$(newest 'debug/build/node-bpf-*/out/librankmesh_nccl.so')" ;;
 pythons) #: stacks of Debian unstable's CPythons (root; PYTHONS)
     RANKMESH_PYTHONS=$(scripts/newer-pythons.sh target/pythons ${PYTHONS:-})
     export RANKMESH_PYTHONS
@@ -83,12 +86,12 @@ reproducible) #: the binary built twice in other folders: the same hash
     scripts/deps.sh --dist
     scripts/test-reproducible.sh target/reproducible ;;
 size) #: the release binary: at most 45 MB; what idle agents take
-    release
+    build
     scripts/check-size.sh "$target/release/rankmesh"
     cp "$target/release/rankmesh" "$target/rankmesh-whole"
     release --no-default-features
     scripts/idle-memory.sh "$target/rankmesh-whole" "$target/release/rankmesh" ;;
-slt) #: SQLite's corpus over three nodes (hours; SLT=DIRECTORY)
+slt) #: SQLite's corpus (hours; SLT=DIRECTORY OPTIONS='--max-queries N')
     $cargo run --locked --release -p scenarios --bin bench -- slt "${options[@]}" --segment-rows 1,7,64 --quic-every 10 \
         "${SLT:?say SLT=DIRECTORY, a copy of the corpus}" ;;
 standstill) #: every test while all of it stands still now and then
@@ -99,8 +102,10 @@ upgrade) #: agents of the release before (FROM=COMMIT) and of this one
     export RANKMESH_PREVIOUS
     tests upgrade -- --nocapture ;;
 *)
+    [ -z "${1-}" ] || exec >&2
+    [ -z "${1-}" ] || echo "there is no check ${1@Q}"
     echo "make check NAME=NAME, where NAME is one of:"
-    sed -n 's/^\([a-z0-9-]*\)) #: \(.*\)/  \1\t\2/p' "$0" | expand -t 20
+    sed -n 's/^\([a-z0-9-]*\)) #: \(.*\)/  \1\t\2/p' scripts/check.sh | expand -t 20
     [ -z "${1-}" ] || exit 2
     ;;
 esac

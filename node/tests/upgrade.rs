@@ -1,6 +1,6 @@
 //! Two builds in one mesh, as during an upgrade: agents of an earlier build and of this one find
 //! each other, and the asked one answers for all of them, or names those that cannot. `make
-//! test-upgrade` builds the earlier one and sets its path; without `RANKMESH_PREVIOUS` this is
+//! check NAME=upgrade` builds the earlier one and sets its path; without `RANKMESH_PREVIOUS` this is
 //! skipped.
 
 mod common;

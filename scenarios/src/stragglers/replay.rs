@@ -242,7 +242,7 @@ impl Host<'_> {
         // Only now, as agents do: their last calls are in this digest.
         let gone: Vec<u32> =
             self.gone.extract_if(.., |(_, at_ns)| *at_ns < end_of(window)).map(|(pid, _)| pid).collect();
-        self.collector.gone(&gone, &mut digest);
+        self.collector.gone(gone, &mut digest);
         Digest { clock, ..digest }
     }
 }

@@ -304,7 +304,7 @@ fn a_node_whose_digests_are_of_another_layout_is_missing_with_the_reason() {
 fn gossiped_to_its_end(job: &Job, seed: u64) -> (i64, Vec<(i64, String, Digest)>) {
     gossiped_for(job, seed, 150, |collector, digest| {
         let pids: Vec<u32> = collector.pids().collect();
-        collector.gone(&pids, digest);
+        collector.gone(pids, digest);
     })
 }
 

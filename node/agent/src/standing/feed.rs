@@ -12,7 +12,7 @@ use digest::{Collector, Digest, Halts, NodeDigests, ReferenceClock, end_of};
 use model::wire::OpenCall;
 use node_bpf::{LossCount, Record, runs};
 use parking_lot::{Mutex, MutexGuard};
-use record::{steady_shift_now_ns, steady_shift_ns};
+use record::{steady_shift_now_ns, steady_shift_ns, unix_now_ns};
 use standing::{JobName, NO_JOB};
 use verdicts::{Activity, Coupling, InCall, Observation, Payload};
 
@@ -74,11 +74,11 @@ struct State {
     /// Processes of which calls were missed between the slices of a budget: how far they are, and
     /// where their time went, is not known any more.
     missed: BTreeSet<u32>,
-    /// Those of them that have ended a call since calls were missed last.
+    /// Those of them that have ended a call since [`WHOLE_AGAIN`] after the last missed one.
     called: BTreeSet<u32>,
-    /// Up to when calls were missed, Unix nanoseconds, and when that was heard last.
+    /// Up to when calls were missed: Unix nanoseconds, and on this host's steady clock.
     missed_until_ns: i64,
-    missed_heard: Option<Instant>,
+    missed_until: Option<Instant>,
 }
 
 /// Which rank of which job a process is.
@@ -87,6 +87,9 @@ struct RankOf {
     job: u64,
     rank: i32,
     nranks: i32,
+    /// When the process started, Unix nanoseconds.
+    start_ns: i64,
+    has_ended: bool,
 }
 
 impl State {
@@ -99,27 +102,43 @@ impl State {
         self.ranks.get(&pid).map_or(NO_JOB, |of| of.job)
     }
 
-    /// Calls of this host's processes were missed up to a time: they are in digests no more.
-    fn misses(&mut self, until_ns: i64, now: Instant) {
+    /// Calls of this host's processes are missed up to a time, which may be still to come: they are
+    /// in digests no more.
+    fn misses(&mut self, until_ns: i64) {
         self.missed_until_ns = self.missed_until_ns.max(until_ns);
-        self.missed_heard = Some(now);
+        let left_ns = until_ns.saturating_sub(unix_now_ns());
+        self.missed_until = Some(Instant::now() + Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)));
         self.called.clear();
-        self.missed.extend(self.collector.pids().chain(self.ranks.keys().copied()));
+        let living = self.ranks.iter().filter(|(_, of)| !of.has_ended).map(|(pid, _)| *pid);
+        self.missed.extend(self.collector.pids().chain(living));
         self.collector = self.collector.without_processes();
         self.meter = self.meter.without_processes();
     }
 
     /// A process is a rank of a job, and from now on each of its calls is recorded.
-    fn joins(&mut self, pid: u32, RankOf { job, rank, nranks }: RankOf) {
+    fn joins(&mut self, pid: u32, RankOf { job, rank, nranks, .. }: RankOf) {
         self.meter.process(pid, job, rank, nranks);
         self.collector.is_rank(pid, rank, nranks);
     }
 
+    /// Whether no call was missed for long.
+    fn is_whole(&self, now: Instant) -> bool {
+        self.missed_until.is_some_and(|until| now.saturating_duration_since(until) >= WHOLE_AGAIN)
+    }
+
+    /// A process of which calls were missed has ended one.
+    fn called(&mut self, pid: u32, now: Instant) {
+        if self.is_whole(now) {
+            self.called.insert(pid);
+        }
+    }
+
     /// Where no call was missed for long, the processes of a job are in digests again once each of
-    /// them has ended a call: until then one may be in a call that began unseen. They are treated
-    /// as those that ran when recording began: their calls are numbered by those of others.
-    fn records_all_again(&mut self, now: Instant) {
-        if self.missed_heard.is_none_or(|heard| now.saturating_duration_since(heard) < WHOLE_AGAIN) {
+    /// them has ended a call since: until then one may be in a call that began unseen, or the others
+    /// wait for it. They are treated as those that ran when recording began: their calls are numbered
+    /// by those of others.
+    fn records_all_again(&mut self) {
+        if self.called.is_empty() {
             return;
         }
         let silent: BTreeSet<u64> = self.missed.difference(&self.called).map(|pid| self.job_of(*pid)).collect();
@@ -127,6 +146,7 @@ impl State {
         let again: Vec<u32> = self.missed.iter().copied().filter(again).collect();
         for pid in again {
             self.missed.remove(&pid);
+            self.called.remove(&pid);
             if let Some(of) = self.ranks.get(&pid).copied() {
                 self.joins(pid, of);
             }
@@ -134,12 +154,16 @@ impl State {
     }
 
     /// The processes of this host that have ended since it was looked last.
-    fn ended(&mut self) -> Vec<u32> {
-        let ended: Vec<u32> =
+    fn ended(&mut self) -> BTreeSet<u32> {
+        let ended: BTreeSet<u32> =
             self.collector.pids().chain(self.missed.iter().copied()).filter(|pid| !runs(*pid)).collect();
-        ended.iter().for_each(|pid| {
+        for pid in &ended {
             self.missed.remove(pid);
-        });
+            self.called.remove(pid);
+            if let Some(of) = self.ranks.get_mut(pid) {
+                of.has_ended = true;
+            }
+        }
         ended
     }
 
@@ -175,7 +199,7 @@ impl Feed {
             let mut state = self.state();
             if state.missed.contains(&pid) {
                 if matches!(record, Record::Collective(call) if call.ret.is_some()) {
-                    state.called.insert(pid);
+                    state.called(pid, Instant::now());
                 }
                 return;
             }
@@ -184,15 +208,17 @@ impl Feed {
             Record::Process(seen) => {
                 let mut state = self.state();
                 // Its pid may have been another's.
-                state.ranks.remove(&seen.pid);
-                state.missed.remove(&seen.pid);
-                let misses = seen.start_ns < state.missed_until_ns;
+                let before = state.ranks.remove(&seen.pid);
+                let missed = state.missed.remove(&seen.pid);
+                state.called.remove(&seen.pid);
+                let is_back = !missed && before.is_some_and(|of| of.start_ns == seen.start_ns);
+                let misses = !is_back && seen.start_ns < state.missed_until_ns;
                 if misses {
                     state.missed.insert(seen.pid);
                 }
                 if let (Some(rank), Some(nranks @ 2..)) = (seen.rank, seen.world_size) {
                     let job = time_use::job_key(seen.uid, seen.job_id.as_deref(), seen.step_id.as_deref(), nranks);
-                    let of = RankOf { job, rank, nranks };
+                    let of = RankOf { job, rank, nranks, start_ns: seen.start_ns, has_ended: false };
                     state.ranks.insert(seen.pid, of);
                     if !misses {
                         state.joins(seen.pid, of);
@@ -290,7 +316,7 @@ impl Feed {
                     self.state().collector.resent(at_ns, from, to);
                 }
             }
-            Record::Loss(loss) if loss.reason == LossCount::BUDGET => self.state().misses(loss.ts_ns, Instant::now()),
+            Record::Loss(loss) if loss.reason == LossCount::BUDGET => self.state().misses(loss.ts_ns),
             Record::Loss(loss) => self.state().collector.lost(loss.lost),
             _ => {}
         }
@@ -365,7 +391,8 @@ impl Feed {
         digest::by_job(digest, state.collector.pids().chain(missed), |pid| state.job_of(pid))
     }
 
-    /// Whether nothing is known of any process: then no window has anything in it.
+    /// Whether nothing is known of any process: then no window has anything in it, unless a call is
+    /// open.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state();
         state.missed.is_empty() && state.collector.is_idle() && state.meter.is_idle()
@@ -374,7 +401,7 @@ impl Feed {
     /// The digest of a window that is over; none where no rank runs here.
     pub(super) fn close(&self, window: i64, now: &InCalls) -> Option<Digest> {
         let mut state = self.state();
-        state.records_all_again(Instant::now());
+        state.records_all_again();
         let gone = state.ended();
         let quiet = state.collector.quiet(end_of(window).saturating_sub(OPEN_NS));
         let quiet = quiet.into_iter().filter(|pid| !gone.contains(pid)).take(MOST_LOOKED_AT);
@@ -395,7 +422,7 @@ impl Feed {
         state.collector.device_waits(&waits);
         let mut digest = state.collector.close(window);
         // Only now: their last calls are in this digest.
-        state.collector.gone(&gone, &mut digest);
+        state.collector.gone(gone, &mut digest);
         let known = !state.missed.is_empty() || state.collector.pids().next().is_some();
         let speaks = known || !digest.lanes.is_empty() || !digest.gone.is_empty();
         speaks.then_some(digest)
@@ -405,7 +432,7 @@ impl Feed {
 #[cfg(test)]
 mod tests {
     use node_bpf::{Collective, ProcessSeen};
-    use record::{steady_now_ns, unix_now_ns};
+    use record::steady_now_ns;
 
     use super::*;
 
@@ -464,11 +491,23 @@ mod tests {
         // For long no call was missed.
         feed.record(&missed(now_ns));
         let later = Instant::now() + WHOLE_AGAIN;
-        feed.state().records_all_again(later);
-        assert!(feed.in_slices(job), "it may be in a call that began unseen");
         feed.record(&call());
-        feed.state().records_all_again(later);
+        feed.state().records_all_again();
+        assert!(feed.in_slices(job), "the call ended too early: it may be in one that began unseen");
+        feed.state().called(std::process::id(), later);
+        feed.state().records_all_again();
         assert!(!feed.in_slices(job));
+        feed.record(&process(now_ns - 1));
+        assert!(!feed.in_slices(job), "it is told of once more");
+        // A stretch that is not over yet.
+        feed.record(&missed(now_ns + 100_000_000_000));
+        feed.state().called(std::process::id(), later);
+        feed.state().records_all_again();
+        assert!(feed.in_slices(job));
+        feed.state().called(std::process::id(), later + Duration::from_secs(100));
+        feed.state().records_all_again();
+        assert!(!feed.in_slices(job));
+        feed.state().missed_until_ns = now_ns;
         feed.record(&call());
         assert_eq!(lanes(&feed), 1);
         feed.record(&missed(now_ns));
@@ -479,8 +518,11 @@ mod tests {
         let seen = ProcessSeen { pid, start_ns: now_ns - 1, rank, world_size, ..ProcessSeen::default() };
         feed.record(&Record::Process(seen));
         child.wait_with_output().expect("it ends");
-        let digest = feed.close(digest::window_of(steady_now_ns()) + 1, &InCalls::now(Vec::new, Vec::new));
-        assert_eq!(digest.expect("it is told").gone.iter().map(|gone| gone.pid).collect::<Vec<_>>(), [pid]);
+        for _ in 0..2 {
+            let digest = feed.close(digest::window_of(steady_now_ns()) + 1, &InCalls::now(Vec::new, Vec::new));
+            assert_eq!(digest.expect("it is told").gone.iter().map(|gone| gone.pid).collect::<Vec<_>>(), [pid]);
+            feed.record(&missed(now_ns));
+        }
         // One that began after the calls were missed.
         feed.record(&process(now_ns + 1));
         feed.record(&call());

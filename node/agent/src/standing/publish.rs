@@ -17,6 +17,8 @@ use super::{LARGEST, LARGEST_TIMES, feed, outbox, roster};
 /// A window is closed so long after its end: what ended in it is in the ring buffer by then, which
 /// is read first.
 const LAG: Duration = Duration::from_millis(90);
+/// Where nothing is known of any process, calls that are open are looked for once in so many windows.
+const OPEN_CALLS_EVERY: i64 = 4;
 /// Jobs of a host that are judged.
 const MOST_JOBS: usize = 256;
 
@@ -40,7 +42,8 @@ pub(super) async fn publish(shared: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         last = window;
-        if shared.recording.feed().is_idle() {
+        let looks = window.rem_euclid(OPEN_CALLS_EVERY) == 0;
+        if shared.recording.feed().is_idle() && (!looks || shared.recording.open_calls().is_empty()) {
             publish_jobs(&shared, &BTreeMap::new()).await;
             continue;
         }

@@ -215,7 +215,8 @@ impl Collector {
     /// Whether no process is known, and none that has ended is still told of.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.processes.is_empty() && self.gone.is_empty() && self.calls.is_empty() && self.lost == 0
+        let nothing_to_tell = self.gone.is_empty() && self.calls.is_empty() && self.resent.is_empty();
+        self.processes.is_empty() && nothing_to_tell && self.lost == 0
     }
 
     /// Processes that have lanes.
@@ -225,8 +226,8 @@ impl Collector {
 
     /// Processes have ended, noticed in `window`, whose digest is the last with calls of theirs,
     /// and reports it already; as do those of some minutes after it. Each is told of once.
-    pub fn gone(&mut self, pids: &[u32], digest: &mut Digest) {
-        for &pid in pids {
+    pub fn gone(&mut self, pids: impl IntoIterator<Item = u32>, digest: &mut Digest) {
+        for pid in pids {
             if self.processes.remove(&pid).is_some() {
                 self.tracks.retain(|(of, ..), _| *of != pid);
                 self.left_ns.remove(&pid);

@@ -31,6 +31,8 @@ pub struct Board {
     /// Hosts that record calls of the job in time slices, and when they said so last, on this host's
     /// steady clock.
     slices: BTreeMap<Arc<str>, i64>,
+    /// A host said so once.
+    was_in_slices: bool,
 }
 
 impl Board {
@@ -56,6 +58,7 @@ impl Board {
     /// host's steady clock.
     pub fn receive_slices(&mut self, node: &str, in_slices: bool, now_ns: i64) {
         if in_slices {
+            self.was_in_slices = true;
             self.slices.insert(node.into(), now_ns);
         } else {
             self.slices.remove(node);
@@ -70,6 +73,11 @@ impl Board {
             self.hosts.contains(&**node) && now_ns.saturating_sub(*at_ns) < RECENT_NS
         };
         self.slices.iter().any(counts)
+    }
+
+    /// Whether hosts of the job recorded calls of it in time slices and none says that it still does.
+    pub(super) fn left_slices(&self) -> bool {
+        self.was_in_slices && self.slices.is_empty() && !self.hosts.is_empty()
     }
 
     /// A digest of a node could not be read: it is not guessed at, and the node is listed as

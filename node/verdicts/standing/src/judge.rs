@@ -233,9 +233,11 @@ impl<'a> View<'a> {
         }
         let unknown = matches!(&report.verdict, Verdict::Unknown { .. });
         if unknown && input.sampled.is_empty() && report.point_to_point.is_none() {
-            let living = input.ranks.len();
+            // Of ranks that were recorded in slices nothing is in digests but that they have ended.
+            let is_empty = input.totals.is_empty() && input.progress.is_empty() && input.in_calls.is_empty();
+            let is_over = is_empty && input.ranks.is_empty() && report.coverage.missing.is_empty();
             let ended = match ended.ranks {
-                0 if living == 0 && input.totals.is_empty() => self.gone(window).len(),
+                0 if is_over && self.board.left_slices() => self.gone(window).len(),
                 ranks => ranks,
             };
             let why = match ended {
