@@ -167,6 +167,11 @@ fn index(address: SocketAddr) -> usize {
     }
 }
 
+/// What a node says of its store and its jobs: 512 nodes run one job.
+fn tells(at: usize) -> Tells {
+    Tells { rows: 1_000, span_ns: Some((1, 2)), catalogue: 7, trust: 1, jobs: vec![format!("job{}", at / 512)] }
+}
+
 impl Sim {
     pub(crate) fn new(seed: u64, most: usize) -> Self {
         Self {
@@ -232,14 +237,7 @@ impl Sim {
         (node.seeds, node.placed) = (cfg.seeds.clone(), seeds.is_empty() || seeds.contains(&at));
         let sealer = Seals { name: node.name.clone(), made: node.made.clone(), judged: node.judged.clone() };
         let mut cells = Cells::new(cfg, Some(Arc::new(sealer)), self.pool.clone(), now);
-        let tells = Tells {
-            rows: 1_000,
-            span_ns: Some((1, 2)),
-            catalogue: 7,
-            trust: 1,
-            jobs: vec![format!("job{}", at / 512)],
-        };
-        cells.say(r#"{"l":{"rack":"r12","cluster":"lab"},"v":"0.1.0","h":1311768467463790320,"c":"on"}"#, tells);
+        cells.say(r#"{"l":{"rack":"r12","cluster":"lab"},"v":"0.1.0","h":1311768467463790320,"c":"on"}"#, tells(at));
         for seed in seeds.iter().filter(|seed| **seed != at) {
             cells.seek(address(*seed));
         }
@@ -281,14 +279,7 @@ impl Sim {
         let Some(cells) = &node.cells else { return };
         let card = cells.card().clone();
         let (cell, serial) = (card.card.cell, card.card.serial);
-        let tells = Tells {
-            rows: 1_000,
-            span_ns: Some((1, 2)),
-            catalogue: 7,
-            trust: 1,
-            jobs: vec![format!("job{}", at / 512)],
-        };
-        let Some(mate) = cells.mate(card, MemberState::Live, tells) else { return };
+        let Some(mate) = cells.mate(card, MemberState::Live, tells(at)) else { return };
         (node.card_serial, node.entered) = (serial, now);
         let stays = self.stays.entry(cell).or_default();
         stays.retain(|stay| stay.node != at);
