@@ -2,7 +2,7 @@
 //! the beginning of each period until the period's allowance is spent, and then not until the next
 //! one. So slices begin at the same instants on all hosts, shorter ones lie within longer ones, and
 //! where calls are few there is no slice: all is recorded. What was spent beyond an allowance is
-//! owed by the next ones.
+//! owed by the next three.
 //!
 //! Does no I/O: `capture::slices` measures and attaches.
 
@@ -14,8 +14,13 @@ const PERIOD_NS: i64 = SLICES_BEGIN_EVERY_NS;
 /// Time between two looks at what was spent: as long as what is left lasts at the last rate, within
 /// these bounds.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+/// The first look of a slice comes as soon as this, by the rate of the slice before.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// A period with less than this part of its allowance left has no slice.
 const LEAST: f64 = 0.2;
+/// At most so many allowances are owed: a program that was seen late (it began to call between two
+/// looks, or we waited for a CPU) is not left without a record for minutes.
+const MOST_OWED: f64 = 3.0;
 
 /// What recording may take, in millionths of a core: in the rank that makes most calls, and in the
 /// threads that record, together. Where ranks fill all cores, those threads run instead of a rank.
@@ -72,20 +77,25 @@ pub(crate) struct Slices {
     left_ns: f64,
     off_until_ns: Option<i64>,
     looked_ns: i64,
-    /// How long what is left lasts, as of the last look.
-    lasts: Duration,
+    /// What was spent a second of recording, as of the last look in a slice, in seconds.
+    rate: f64,
+    /// Whether the present slice was not looked at yet.
+    has_begun: bool,
 }
 
 impl Slices {
     pub(crate) fn new(budget: Budget, now_ns: i64) -> Self {
         let (left_ns, period) = (budget.allowance_ns(), now_ns.div_euclid(PERIOD_NS));
-        Self { budget, period, left_ns, off_until_ns: None, looked_ns: now_ns, lasts: LOOK.0 }
+        Self { budget, period, left_ns, off_until_ns: None, looked_ns: now_ns, rate: 0.0, has_begun: false }
     }
 
     /// When it is to be asked again.
     pub(crate) fn next_look_ns(&self) -> i64 {
-        let look = i64::try_from((self.lasts / 2).clamp(LOOK.0, LOOK.1).as_nanos()).unwrap_or(PERIOD_NS);
-        self.off_until_ns.unwrap_or_else(|| self.looked_ns.saturating_add(look))
+        let lasts_ns = if self.rate > 0.0 { self.left_ns.max(0.0) / self.rate } else { PERIOD_NS as f64 };
+        let least = if self.has_begun { FIRST_LOOK } else { LOOK.0 };
+        let look = Duration::from_nanos((lasts_ns / 2.0) as u64).clamp(least, LOOK.1);
+        let look_ns = i64::try_from(look.as_nanos()).unwrap_or(PERIOD_NS);
+        self.off_until_ns.unwrap_or_else(|| self.looked_ns.saturating_add(look_ns))
     }
 
     /// So much was spent since the last look.
@@ -96,10 +106,12 @@ impl Slices {
         let since_ns = now_ns.saturating_sub(self.looked_ns);
         (self.period, self.looked_ns) = (period, now_ns);
         let all = self.budget.allowance_ns();
-        self.left_ns = (self.left_ns - spent_ns + all * periods as f64).min(all);
+        self.left_ns = (self.left_ns - spent_ns + all * periods as f64).clamp(-MOST_OWED * all, all);
         let left = self.left_ns;
-        let lasts_ns = if spent_ns > 0.0 { left.max(0.0) * since_ns.max(1) as f64 / spent_ns } else { f64::INFINITY };
-        self.lasts = Duration::from_nanos(lasts_ns.min(PERIOD_NS as f64) as u64);
+        self.has_begun = false;
+        if self.off_until_ns.is_none() {
+            self.rate = spent_ns / since_ns.max(1) as f64;
+        }
         match self.off_until_ns {
             None if left <= 0.0 => {
                 let periods = ((LEAST * all - left) / all).ceil().max(1.0) as i64;
@@ -109,7 +121,7 @@ impl Slices {
             }
             // (Or the clock was set back.)
             Some(until_ns) if now_ns >= until_ns || until_ns - now_ns > 100 * PERIOD_NS => {
-                self.off_until_ns = None;
+                (self.off_until_ns, self.has_begun) = (None, true);
                 Some(Change::On)
             }
             _ => None,
@@ -181,6 +193,17 @@ mod tests {
         assert!(taken(210, 400) < 0.012 * 190e9, "{}", taken(210, 400));
         let last = all.last().unwrap();
         assert!(last.0 <= 420_000 * MS && last.1 >= 600_000 * MS, "{last:?}");
+    }
+
+    #[test]
+    fn who_was_seen_late_is_recorded_again_after_three_periods() {
+        let mut slices = Slices::new(Budget::percent(PERCENT).unwrap(), 0);
+        let all = slices.budget.allowance_ns();
+        let off = slices.after(1_000 * MS, 100.0 * all);
+        assert_eq!(off, Some(Change::Off { until_ns: 4 * PERIOD_NS }), "three are owed, and the fourth is whole");
+        assert_eq!(slices.after(4 * PERIOD_NS, 0.0), Some(Change::On));
+        assert_eq!(slices.next_look_ns(), 4 * PERIOD_NS + 10 * MS, "it is known how fast it spends");
+        assert!(matches!(slices.after(4 * PERIOD_NS + 10 * MS, 1.1 * all), Some(Change::Off { .. })));
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl Capture {
             let shared = Arc::clone(&capture.shared);
             move || reader::read_ring(&ring, &signal, &shared, &config.after_read)
         })?;
-        capture.spawn("capture-find", {
+        capture.spawn(slices::FINDS_LIBRARIES, {
             let (shared, open_calls) = (Arc::clone(&capture.shared), Arc::clone(&capture.open_calls));
             let slices = config.budget.map(|budget| Slices::new(budget, shared.clock.now_unix_ns()));
             let pacer = slices.map(|slices| Pacer::new(slices, trap_ns));

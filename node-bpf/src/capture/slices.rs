@@ -26,6 +26,8 @@ const BESIDE_WORK: f64 = 4.0;
 const THREADS_BESIDE_WORK: f64 = 2.0;
 /// Taken for the two traps of a call where that could not be measured.
 const UNMEASURED_TRAP_NS: u64 = 3_000;
+/// The name of the thread that owns the probes and finds libraries.
+pub(super) const FINDS_LIBRARIES: &str = "capture-find";
 /// How often it is looked which threads record.
 const LOOK_FOR_THREADS: Duration = Duration::from_secs(10);
 
@@ -173,11 +175,11 @@ impl Pacer {
         }
         let all = shared.delivered();
         let delivered = all - std::mem::replace(&mut self.delivered, all);
-        let own_ns = self.threads.cpu_ns();
-        self.told.own_ns += own_ns;
+        let own = self.threads.cpu_ns();
+        self.told.own_ns += own.all_ns;
         let part = if delivered > 0 { (calls as f64 / delivered as f64).min(1.0) } else { 0.0 };
         let switching_ns = std::mem::take(&mut self.switching).as_nanos() as f64;
-        let own_ns = own_ns as f64 * part;
+        let own_ns = own.by_record_ns as f64 * part;
         since.taken_ns(self.trap_ns) * self.busiest * BESIDE_WORK + (switching_ns + own_ns) * THREADS_BESIDE_WORK
     }
 }
@@ -186,21 +188,39 @@ impl Pacer {
 #[derive(Debug, Default)]
 struct RecordingThreads {
     looked: Option<Instant>,
-    /// Their files with the time on a CPU, and what these last said.
-    threads: Vec<(String, u64)>,
+    threads: Vec<RecordingThread>,
+}
+
+#[derive(Debug)]
+struct RecordingThread {
+    /// Its file with the time on a CPU, and what this last said.
+    path: String,
+    before_ns: u64,
+    /// Not the one that finds libraries: it works for each program, and not for each call.
+    by_record: bool,
+}
+
+/// Time of the threads that record on a CPU, nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct OwnTime {
+    all_ns: u64,
+    /// Of those whose work grows with what is recorded.
+    by_record_ns: u64,
 }
 
 impl RecordingThreads {
-    /// Time on a CPU since the last time, nanoseconds.
-    fn cpu_ns(&mut self) -> u64 {
+    /// Since the last time.
+    fn cpu_ns(&mut self) -> OwnTime {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_FOR_THREADS) {
             self.looked = Some(Instant::now());
             self.look();
         }
-        let mut sum = 0;
-        for (path, before) in &mut self.threads {
-            let now = on_cpu_ns(path).unwrap_or(*before);
-            sum += now.saturating_sub(std::mem::replace(before, now));
+        let mut sum = OwnTime::default();
+        for RecordingThread { path, before_ns, by_record } in &mut self.threads {
+            let now_ns = on_cpu_ns(path).unwrap_or(*before_ns);
+            let since_ns = now_ns.saturating_sub(std::mem::replace(before_ns, now_ns));
+            sum.all_ns += since_ns;
+            sum.by_record_ns += if *by_record { since_ns } else { 0 };
         }
         sum
     }
@@ -212,9 +232,10 @@ impl RecordingThreads {
             let name = fs::read_to_string(at.join("comm")).unwrap_or_default();
             if name.starts_with("capture-") || name.starts_with("store") {
                 let path = at.join("schedstat").to_string_lossy().into_owned();
-                let before = known.iter().find(|(of, _)| *of == path).map(|(_, ns)| *ns);
-                let before = before.or_else(|| on_cpu_ns(&path)).unwrap_or(0);
-                self.threads.push((path, before));
+                let before_ns = known.iter().find(|of| of.path == path).map(|of| of.before_ns);
+                let before_ns = before_ns.or_else(|| on_cpu_ns(&path)).unwrap_or(0);
+                let by_record = name.trim_end() != FINDS_LIBRARIES;
+                self.threads.push(RecordingThread { path, before_ns, by_record });
             }
         }
     }
