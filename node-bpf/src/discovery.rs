@@ -1,8 +1,8 @@
 //! Finding the libraries to probe: which processes have which of them mapped, each file attached to
-//! once, whatever the path it is reached by (wheels, containers, deleted files). New processes are
-//! looked at several times in their first second after exec, all others whenever their mapped code
-//! has grown, checked every [`CaptureConfig::rescan`]. `attaching` attaches to files, `following`
-//! keeps the programs' entries of processes.
+//! once, whatever the path it is reached by (wheels, containers, deleted files). A process is looked
+//! at when the kernel says that it has mapped code (`changes`), soon after its exec or at the next
+//! [`CaptureConfig::rescan`]. `attaching` attaches to files, `following` keeps the programs' entries of
+//! processes.
 //!
 //! [`CaptureConfig::rescan`]: crate::CaptureConfig::rescan
 
@@ -23,6 +23,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::attach;
 use crate::cgroup::Cgroup;
+use crate::changes::{ChangedCode, Whom};
 use crate::config::AttachMode;
 use crate::error::Error;
 use crate::lookup;
@@ -83,8 +84,11 @@ pub(crate) struct Discovery {
     /// The user's probes, and the outcome of each.
     probes: Vec<ProbeSpec>,
     probed: Vec<Result<(), Option<String>>>,
+    changed: ChangedCode,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
+    /// Processes that are to be looked at again: a file of theirs is still to be attached to.
+    again: HashSet<u32>,
     /// Kernel threads: they have no code to be looked at, and are half of the processes of many
     /// hosts.
     kernel_threads: HashSet<u32>,
@@ -168,7 +172,9 @@ impl Discovery {
             layouts: vec![],
             files,
             ahead: HashSet::new(),
+            changed: ChangedCode::watch(),
             code_kb: HashMap::new(),
+            again: HashSet::new(),
             kernel_threads: HashSet::new(),
             pending: vec![],
             looked: None,
@@ -263,7 +269,12 @@ impl Discovery {
         let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, pid, step) in due {
             // also when it was found: the loader may map another library a little later
-            if self.inspect_if_grown(pid)
+            let told = self.changed.take_one(pid);
+            if told == Some(true) {
+                self.code_kb.remove(&pid);
+            }
+            let is_same = told == Some(false) && self.code_kb.contains_key(&pid);
+            if (is_same || self.inspect_if_grown(pid))
                 && let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step))
             {
                 self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
@@ -273,6 +284,21 @@ impl Discovery {
 
     /// Looks at every process whose mapped code has changed since the last time.
     pub(crate) fn rescan(&mut self) {
+        match self.changed.take() {
+            Whom::These(pids) => {
+                for pid in std::mem::take(&mut self.again).into_iter().chain(pids) {
+                    self.code_kb.remove(&pid); // it may be another process
+                    self.inspect_if_grown(pid);
+                }
+            }
+            Whom::All => self.look_at_all(),
+        }
+        let unprobed = self.unprobed.look_at_threads(&self.probes);
+        unprobed.into_iter().for_each(|problem| self.shared.problem(None, &problem));
+        self.give_back();
+    }
+
+    fn look_at_all(&mut self) {
         let Ok(entries) = fs::read_dir("/proc") else {
             return;
         };
@@ -295,13 +321,10 @@ impl Discovery {
                 self.kernel_threads.insert(pid);
             }
         }
-        let unprobed = self.unprobed.look_at_threads(&self.probes);
-        unprobed.into_iter().for_each(|problem| self.shared.problem(None, &problem));
         self.code_kb.retain(|pid, _| alive.contains(pid));
         for pid in self.mapped.known_pids().into_iter().filter(|pid| !alive.contains(pid)) {
             self.mapped.ended(pid, Instant::now());
         }
-        self.give_back();
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
@@ -310,8 +333,14 @@ impl Discovery {
     /// code.
     fn inspect_if_grown(&mut self, pid: u32) -> bool {
         let Some(now_kb) = procfs::code_kb(pid) else { return false };
-        if self.code_kb.get(&pid) != Some(&now_kb) && self.inspect(pid) {
+        if self.code_kb.get(&pid) == Some(&now_kb) {
+            return true;
+        }
+        if self.inspect(pid) {
             self.code_kb.insert(pid, now_kb); // as of before: what came meanwhile is seen the next time
+            self.again.remove(&pid);
+        } else {
+            self.again.insert(pid);
         }
         true
     }

@@ -16,6 +16,7 @@ mod budget;
 mod bytes;
 mod capture;
 mod cgroup;
+mod changes;
 mod classes;
 mod clock;
 mod config;

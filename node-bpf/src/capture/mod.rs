@@ -22,6 +22,7 @@ use slices::Pacer;
 
 use crate::budget::{KeptBudget, Slices};
 use crate::cgroup::Cgroup;
+use crate::changes;
 use crate::clock::{self, Clock};
 use crate::config::CaptureConfig;
 use crate::cost::{self, Costs};
@@ -69,6 +70,7 @@ pub fn prepare() {
     host::raise_locked_memory();
     kernel_names::open_ahead();
     faults::open_ahead();
+    let _ = changes::open_ahead(); // refused, it is tried again, and said
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::spec::{By, ServeRule, matches};
 use super::wire::Listens;
 use crate::cgroup::Cgroup;
+use crate::changes::{ChangedCode, Whom};
 use crate::maps;
 use crate::procfs::{self, cgroup_path};
 use crate::rooms::Share;
@@ -70,6 +71,7 @@ pub(super) struct Finder {
     detect: bool,
     cgroup: Option<Cgroup>,
     only_user: Option<u32>,
+    changed: ChangedCode,
     looked: HashMap<u32, Looked>,
     /// They have no code, and are half of the processes of many hosts.
     kernel_threads: HashSet<u32>,
@@ -84,6 +86,7 @@ impl Finder {
             detect,
             cgroup,
             only_user,
+            changed: ChangedCode::watch(),
             looked: HashMap::new(),
             kernel_threads: HashSet::new(),
             too_many: false,
@@ -97,34 +100,55 @@ impl Finder {
 
     /// The servers that run now.
     pub(super) fn look(&mut self) -> Vec<Found> {
-        let Ok(entries) = fs::read_dir("/proc") else { return vec![] };
-        let own = std::process::id();
-        let mut alive = HashSet::new();
         let mut listening = HashMap::new();
-        for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            if pid == own {
-                continue;
-            }
-            alive.insert(pid);
-            if self.kernel_threads.contains(&pid) {
-                continue;
-            }
-            let Some(code_kb) = procfs::code_kb(pid) else {
-                if procfs::is_kernel_thread(pid) {
-                    self.kernel_threads.insert(pid);
+        match self.changed.take() {
+            Whom::These(pids) => {
+                for pid in pids {
+                    // It may have another library now, or be another process.
+                    self.looked.entry(pid).and_modify(|looked| looked.code_kb = u64::MAX);
+                    self.look_if_it_runs(pid, &mut listening);
                 }
-                self.looked.remove(&pid);
-                continue;
-            };
-            self.look_at(pid, code_kb, &mut listening);
+                let may: Vec<u32> =
+                    self.looked.iter().filter(|(_, looked)| looked.may.is_some()).map(|(pid, _)| *pid).collect();
+                for pid in may {
+                    self.look_if_it_runs(pid, &mut listening);
+                }
+            }
+            Whom::All => self.look_at_all(&mut listening),
         }
-        self.looked.retain(|pid, _| alive.contains(pid));
-        self.kernel_threads.retain(|pid| alive.contains(pid));
         let mut found: Vec<Found> = self.looked.values().filter_map(|looked| looked.found.clone()).collect();
         found.sort_by_key(|found| found.pid);
         self.too_many = leave_room(&mut found, MOST_SERVERS);
         found
+    }
+
+    fn look_at_all(&mut self, listening: &mut HashMap<u64, Listening>) {
+        let Ok(entries) = fs::read_dir("/proc") else { return };
+        let mut alive = HashSet::new();
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            alive.insert(pid);
+            if !self.kernel_threads.contains(&pid)
+                && !self.look_if_it_runs(pid, listening)
+                && procfs::is_kernel_thread(pid)
+            {
+                self.kernel_threads.insert(pid);
+            }
+        }
+        self.looked.retain(|pid, _| alive.contains(pid));
+        self.kernel_threads.retain(|pid| alive.contains(pid));
+    }
+
+    /// False for one that has ended, or has no code.
+    fn look_if_it_runs(&mut self, pid: u32, listening: &mut HashMap<u64, Listening>) -> bool {
+        if pid == std::process::id() {
+            return true;
+        }
+        match procfs::code_kb(pid) {
+            Some(code_kb) => self.look_at(pid, code_kb, listening),
+            None => drop(self.looked.remove(&pid)),
+        }
+        self.looked.contains_key(&pid)
     }
 
     fn look_at(&mut self, pid: u32, code_kb: u64, listening: &mut HashMap<u64, Listening>) {

@@ -56,18 +56,28 @@ pub(crate) fn attach(program: &ProgramMut<'_>, fault: Fault) -> libbpf_rs::Resul
 }
 
 fn open_all(fault: Fault) -> io::Result<Vec<OwnedFd>> {
+    on_each_cpu(|cpu| open(fault, cpu))
+}
+
+/// Does something on every CPU that is online.
+pub(crate) fn on_each_cpu<T>(open: impl FnMut(i32) -> io::Result<T>) -> io::Result<Vec<T>> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
-    cpus(&online).map(|cpu| open(fault, cpu)).collect()
+    cpus(&online).map(open).collect()
 }
 
 fn open(fault: Fault, cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: all zero is a valid attribute.
     let mut attr: perf_event_attr = unsafe { mem::zeroed() };
     attr.type_ = PERF_TYPE_SOFTWARE;
-    attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     attr.config = fault.event();
     attr.__bindgen_anon_1.sample_period = 1;
     attr.set_disabled(1); // attaching turns it on
+    open_event(attr, cpu)
+}
+
+/// Opens an event of all processes on one CPU.
+pub(crate) fn open_event(mut attr: perf_event_attr, cpu: i32) -> io::Result<OwnedFd> {
+    attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     let every_process = -1;
     // SAFETY: the attribute is valid for the call; the result is checked.
     let fd = unsafe {

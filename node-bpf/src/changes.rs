@@ -1,0 +1,281 @@
+//! Which processes may have other code than they had, by the kernel's word: so that nobody has to
+//! look at each process of a host again and again. On a host with 500 idle processes, looking at each
+//! once a second took 2 % of a core.
+//!
+//! On each CPU a perf event that counts nothing has the kernel write down each mapping of a file as
+//! code, and each fork (perf_event_open(2): `mmap`, `task`; records MMAP, FORK and LOST, and the page
+//! with `data_head` and `data_tail` before them). Nobody is woken: who wants to know reads.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::libbpf_sys::{
+    PERF_COUNT_SW_DUMMY, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MMAP, PERF_TYPE_SOFTWARE, perf_event_attr,
+};
+use parking_lot::Mutex;
+
+use crate::bytes::Reader;
+use crate::ring::Mapping;
+use crate::signals::faults;
+
+/// Each process is looked at this often all the same: an end may be lost, and a number used again.
+const ALL_EVERY: Duration = Duration::from_secs(30);
+/// Records of a CPU: some 250.
+const DATA_BYTES: usize = 32 << 10;
+/// The longest record: a path of 4,096 bytes, and what stands before it.
+const LONGEST_BYTES: u64 = 4_096 + 64;
+
+/// Of more processes than this, each is looked at.
+const MOST_TAKEN: usize = 16_384;
+
+/// Whom to look at.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// These processes; some may have ended.
+    These(HashSet<u32>),
+    /// Each that there is.
+    All,
+}
+
+/// The events of this host, once they are open, and what of them was not taken yet.
+static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
+
+#[derive(Debug, Default)]
+struct Events {
+    cpus: Vec<CpuEvents>,
+    /// Of each who takes, by number.
+    takers: Vec<(u64, Taken)>,
+    next: u64,
+}
+
+/// What one who takes has not taken yet.
+#[derive(Debug, Default)]
+struct Taken {
+    pids: HashSet<u32>,
+    missed: bool,
+}
+
+/// Opens the events, which some kernels allow only before privileges are dropped.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(crate) fn open_ahead() -> io::Result<()> {
+    let mut events = EVENTS.lock();
+    if events.is_none() {
+        *events = Some(Events { cpus: faults::on_each_cpu(CpuEvents::open)?, ..Events::default() });
+    }
+    Ok(())
+}
+
+impl Events {
+    /// Reads what has come, for each who takes.
+    fn read(&mut self) {
+        let mut taken = Taken::default();
+        for cpu in &self.cpus {
+            cpu.read(&mut taken);
+        }
+        for (_, taker) in &mut self.takers {
+            taker.pids.extend(&taken.pids);
+            taker.missed |= taken.missed || taker.pids.len() > MOST_TAKEN;
+            if taker.missed {
+                taker.pids.clear();
+            }
+        }
+    }
+
+    fn of(&mut self, number: u64) -> Option<&mut Taken> {
+        self.takers.iter_mut().find(|(of, _)| *of == number).map(|(_, taken)| taken)
+    }
+}
+
+/// The processes that have changed since one who looks at them took them last.
+#[derive(Debug)]
+pub(crate) struct ChangedCode {
+    /// None where the kernel does not tell: then all processes are looked at each time.
+    number: Option<u64>,
+    all_at: Option<Instant>,
+}
+
+impl ChangedCode {
+    /// Has the kernel tell from now on, where it can.
+    pub(crate) fn watch() -> Self {
+        if let Err(error) = open_ahead() {
+            tracing::info!("each process is looked at each second, for the kernel does not tell of new code: {error}");
+        }
+        let number = EVENTS.lock().as_mut().map(|events| {
+            events.next += 1;
+            events.takers.push((events.next, Taken::default()));
+            events.next
+        });
+        Self { number, all_at: None }
+    }
+
+    /// Whether one process has changed since it was taken; none where that is not known.
+    pub(crate) fn take_one(&self, pid: u32) -> Option<bool> {
+        let mut events = EVENTS.lock();
+        let events = events.as_mut()?;
+        events.read();
+        let taken = events.of(self.number?)?;
+        let told = taken.pids.remove(&pid);
+        (told || !taken.missed).then_some(told)
+    }
+
+    /// Whom to look at now.
+    pub(crate) fn take(&mut self) -> Whom {
+        let taken = EVENTS.lock().as_mut().and_then(|events| {
+            events.read();
+            Some(std::mem::take(events.of(self.number?)?))
+        });
+        match taken {
+            Some(Taken { pids, missed: false }) if self.all_at.is_some_and(|at| at.elapsed() < ALL_EVERY) => {
+                Whom::These(pids)
+            }
+            _ => {
+                self.all_at = Some(Instant::now());
+                Whom::All
+            }
+        }
+    }
+}
+
+impl Drop for ChangedCode {
+    fn drop(&mut self) {
+        if let Some(events) = EVENTS.lock().as_mut() {
+            events.takers.retain(|(number, _)| Some(*number) != self.number);
+        }
+    }
+}
+
+/// The records of one CPU.
+#[derive(Debug)]
+struct CpuEvents {
+    _event: OwnedFd,
+    mapping: Mapping,
+    page_bytes: usize,
+}
+
+// SAFETY: the mapping is its own, and is read and written under the lock of `EVENTS`.
+unsafe impl Send for CpuEvents {}
+
+impl CpuEvents {
+    fn open(cpu: i32) -> io::Result<Self> {
+        // SAFETY: all zero is a valid attribute.
+        let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+        attr.type_ = PERF_TYPE_SOFTWARE;
+        attr.config = u64::from(PERF_COUNT_SW_DUMMY);
+        attr.set_mmap(1);
+        attr.set_task(1);
+        attr.set_exclude_kernel(1);
+        attr.set_watermark(1);
+        attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+        let event = faults::open_event(attr, cpu)?;
+        // SAFETY: it asks for a number.
+        let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let bytes = page_bytes + DATA_BYTES.max(page_bytes);
+        let mapping = Mapping::new(event.as_raw_fd(), bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?;
+        Ok(Self { _event: event, mapping, page_bytes })
+    }
+
+    /// A position in the first page.
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: struct perf_event_mmap_page has aligned numbers of eight bytes there.
+        unsafe { self.mapping.start().add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    fn read(&self, taken: &mut Taken) {
+        const DATA_HEAD_AT: usize = 1024;
+        const DATA_TAIL_AT: usize = 1032;
+        let (head, tail) = (self.position(DATA_HEAD_AT).load(Ordering::Acquire), self.position(DATA_TAIL_AT));
+        let mut at = tail.load(Ordering::Relaxed);
+        let data_bytes = DATA_BYTES.max(self.page_bytes);
+        // What found no room is told with the next record that does, and that may come late.
+        taken.missed |= head.wrapping_sub(at) + LONGEST_BYTES > data_bytes as u64;
+        while at < head {
+            let header = self.bytes::<8>(at, data_bytes);
+            let mut header = Reader::new(&header);
+            let (kind, _misc, bytes) = (header.u32(), header.u16(), header.u16());
+            let (Some(kind), Some(bytes @ 8..)) = (kind, bytes) else {
+                taken.missed = true;
+                break;
+            };
+            let body = self.bytes::<8>(at + 8, data_bytes);
+            let mut body = Reader::new(&body);
+            match (kind, body.u32(), body.u32()) {
+                (PERF_RECORD_MMAP, Some(pid), _) => drop(taken.pids.insert(pid)),
+                // (A thread is forked, too, and has the parent's number of process.)
+                (PERF_RECORD_FORK, Some(pid), Some(parent)) if pid != parent => drop(taken.pids.insert(pid)),
+                (PERF_RECORD_LOST, ..) => taken.missed = true,
+                _ => {}
+            }
+            at += u64::from(bytes);
+        }
+        tail.store(head, Ordering::Release);
+    }
+
+    /// Some bytes of a record, which may begin anew at the beginning.
+    fn bytes<const N: usize>(&self, at: u64, data_bytes: usize) -> [u8; N] {
+        let data: NonNull<u8> = self.mapping.start();
+        std::array::from_fn(|i| {
+            let offset = (at as usize + i) & (data_bytes - 1);
+            // SAFETY: within the data, which the kernel leaves alone until the tail has passed.
+            unsafe { data.add(self.page_bytes + offset).read() }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_maps_code_or_is_forked_is_told_and_what_only_waits_is_not() {
+        if let Err(error) = open_ahead() {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let (mut changed, other) = (ChangedCode::watch(), ChangedCode::watch());
+        assert_eq!(changed.take(), Whom::All, "nobody was looked at yet");
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        // Its libraries are mapped when it can be seen to sleep.
+        let sleeps = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains("(sleep) S");
+        while !sleeps() {
+            std::thread::yield_now();
+        }
+        let told = |taken: &Whom| matches!(taken, Whom::These(pids) if pids.contains(&child.id()));
+        assert_eq!(other.take_one(child.id()), Some(true));
+        assert!(told(&changed.take()), "each who takes is told");
+        assert_eq!(changed.take_one(child.id()), Some(false), "it was taken, and does nothing");
+        assert!(!told(&changed.take()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_finds_no_room_has_each_looked_at() {
+        if let Err(error) = open_ahead() {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let mut changed = ChangedCode::watch();
+        changed.take();
+        // Some 50 records each.
+        for _ in 0..200 {
+            assert!(Command::new("true").status().unwrap().success());
+        }
+        assert_eq!(changed.take(), Whom::All);
+        assert!(matches!(changed.take(), Whom::These(_)));
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_tell_each_is_looked_at() {
+        let mut changed = ChangedCode { number: None, all_at: None };
+        assert_eq!((changed.take(), changed.take()), (Whom::All, Whom::All));
+        assert_eq!(changed.take_one(1), None);
+    }
+}
