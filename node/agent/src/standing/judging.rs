@@ -17,6 +17,8 @@ use super::verdicts_key;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// And at least: a window is also judged when its grace is over.
 const LOOK_AT_LEAST: Duration = Duration::from_millis(250);
+/// The same where there is no job: the first window of one comes with news.
+const LOOK_WITHOUT_JOBS: Duration = Duration::from_secs(2);
 /// A verdict that is the same as before is published again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// A host that became a job's judge judges once every host of the job has sent it what it keeps,
@@ -35,10 +37,11 @@ struct Duty {
 pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
     let mut duties: BTreeMap<u64, Duty> = BTreeMap::new();
     let mut pace = tokio::time::interval(LOOK_EVERY);
+    let mut least = LOOK_AT_LEAST;
     loop {
         tokio::select! {
             () = shared.standing.boards.news.notified() => {}
-            () = tokio::time::sleep(LOOK_AT_LEAST) => {}
+            () = tokio::time::sleep(least) => {}
             () = stop.cancelled() => return,
         }
         pace.tick().await;
@@ -46,7 +49,9 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
         let roster = standing.roster();
         // With the judges that this host suspects, which count as none.
         let mut jobs: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
-        for job in standing.boards.active(steady_now_ns()) {
+        let active = standing.boards.active(steady_now_ns());
+        least = if active.is_empty() { LOOK_WITHOUT_JOBS } else { LOOK_AT_LEAST };
+        for job in active {
             let suspects = standing.outbox.suspects(job, Instant::now().into());
             jobs.extend(roster.judges_here(job, &suspects).then_some((job, suspects)));
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gossip::Member;
+use gossip::{Member, MemberList};
 use record::steady_now_ns;
 use standing::{Change, JUDGES, JobVerdict, in_order};
 use tokio::sync::mpsc;
@@ -28,6 +28,8 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
     let mut read: BTreeMap<(String, u64), String> = BTreeMap::new();
     let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
     let mut pace = tokio::time::interval(LOOK_EVERY);
+    // The members and own jobs that were looked at last.
+    let mut looked_at: Option<(MemberList, BTreeSet<u64>)> = None;
     loop {
         tokio::select! {
             changed = members.changed() => if changed.is_err() { return },
@@ -38,10 +40,14 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
         pace.tick().await;
         let list = Arc::clone(&members.borrow_and_update());
         let standing = &shared.standing;
-        roster.update(&own, &standing.boards.jobs(), &list);
+        let jobs = standing.boards.jobs();
+        if looked_at.as_ref().is_none_or(|(of, own_jobs)| !Arc::ptr_eq(of, &list) || *own_jobs != jobs) {
+            roster.update(&own, &jobs, &list);
+            standing.set_roster(&roster);
+            looked_at = Some((Arc::clone(&list), jobs));
+        }
         standing.boards.members(&roster.presence, roster.hosts_by_job());
         follow_clocks(&shared, &own, &roster);
-        standing.set_roster(&roster);
         receive_verdicts(&shared, &list, &mut read);
         let current = standing.all();
         changes.retain(|job, _| current.iter().any(|current| current.job == *job));

@@ -92,14 +92,8 @@ impl Board {
         self.pages.get(node).is_some_and(|page| page.knows(window))
     }
 
-    /// The last digests of each node with only these communicators and functions, of twice as many
-    /// windows as are gossiped at a time: for
-    /// [`Collector::number`](digest::Collector::number).
-    #[must_use]
-    pub fn digests_of(&self, lanes: &BTreeSet<(u64, Arc<str>)>) -> Vec<(&str, Vec<Digest>)> {
-        self.digests_by(lanes, |_| true)
-    }
-
+    /// The last digests of some nodes with only these communicators and functions, of twice as many
+    /// windows as are gossiped at a time: for [`Collector::number`](digest::Collector::number).
     fn digests_by(&self, lanes: &BTreeSet<(u64, Arc<str>)>, who: impl Fn(&str) -> bool) -> Vec<(&str, Vec<Digest>)> {
         let of = |digest: &Digest| Digest {
             window: digest.window,
@@ -121,7 +115,7 @@ impl Board {
         self.pages().filter(|(name, _)| who(name)).map(|(name, page)| (name, recent(page))).collect()
     }
 
-    /// The same of those nodes alone that a host needs to find the numbers of its calls: of each
+    /// The last digests of those nodes that a host needs to find the numbers of its calls: of each
     /// communicator and function the first node that has numbers; where none has, the first that
     /// calls it and the first with runs of it.
     #[must_use]
