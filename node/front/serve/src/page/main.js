@@ -76,7 +76,7 @@ function nothing() {
     return watched.agent ? "No job makes calls now. Start one (mpirun, torchrun, srun), or choose a time of the past above." :
       "No job made calls at this time. Choose another above.";
   }
-  return "No verdict yet: a job is judged when its ranks have met a few times, which takes some seconds.";
+  return "No verdict stands on this job: its ranks have met too few times yet, or it has ended. Choose another below, or a time of the past above.";
 }
 
 function showNode(node) {
