@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{printable, quiet, render};
+use ask::output::{quiet, render, say_coverage};
 use ask::rows::Client;
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
@@ -77,7 +77,7 @@ pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&bill)?))?,
         ReportFormat::Table => {
             write!(out, "{}", printed(&bill))?;
-            bill.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+            say_coverage(&bill.coverage);
         }
     }
     out.flush()?;
@@ -185,7 +185,7 @@ fn price(bill: &mut Bill, priced: Option<&Priced>) {
 
 fn printed(bill: &Bill) -> String {
     let seconds = (bill.until_ns - bill.waited.asked_since_ns) as f64 / 1e9;
-    let mut out = verdicts::wrapped(&format!(
+    let mut out = record::wrapped(&format!(
         "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.",
         bill.waited.rank_seconds, bill.waited.collectives
     ));
@@ -221,10 +221,10 @@ fn printed(bill: &Bill) -> String {
     if bill.waited.asked_since_ns > bill.since_ns {
         let left = (bill.waited.asked_since_ns - bill.since_ns) as f64 / 1e9;
         let words = format!("The time was up: {left:.0} s before that are not in it (give --timeout or --since)");
-        out.push_str(&verdicts::wrapped(&words));
+        out.push_str(&record::wrapped(&words));
     }
     if bill.waited.without_waits > 0 {
-        out.push_str(&verdicts::wrapped(&format!(
+        out.push_str(&record::wrapped(&format!(
             "{} collectives were calls that only enqueue: what their ranks waited is not in these figures",
             bill.waited.without_waits
         )));
