@@ -22,8 +22,6 @@ fn browser(test: &str, url: &str, width: u32, dark: bool) -> Option<Chromium> {
 /// A picture, where they are wanted.
 fn picture(browser: &mut Chromium, name: &str) {
     if let Some(dir) = std::env::var_os("RANKMESH_PAGE_OUT") {
-        // (What was just laid out anew is drawn with the next frame.)
-        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
         browser.screenshot(&PathBuf::from(dir).join(format!("{name}.png")));
     }
 }

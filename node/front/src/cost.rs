@@ -132,6 +132,11 @@ impl Bill {
         )
     }
 
+    /// Whether any collective's waiting is in it.
+    pub fn is_of_some(&self) -> bool {
+        self.waited.collectives > 0 || self.waited.without_waits > 0
+    }
+
     /// Whether all nodes and all of the time are in it.
     pub fn is_complete(&self) -> bool {
         self.coverage.is_complete() && self.waited.asked_since_ns <= self.since_ns
@@ -185,6 +190,12 @@ fn price(bill: &mut Bill, priced: Option<&Priced>) {
 
 fn printed(bill: &Bill) -> String {
     let seconds = (bill.until_ns - bill.waited.asked_since_ns) as f64 / 1e9;
+    if !bill.is_of_some() {
+        let words = "In {} s no collective was recorded of which all ranks' calls can be told by their number (those of a \
+                     communicator whose beginning was not recorded have none): what ranks waited is not known here. rankmesh \
+                     stragglers also matches calls by when they ended.";
+        return record::wrapped(&words.replace("{}", &format!("{seconds:.0}")));
+    }
     let mut out = record::wrapped(&format!(
         "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.",
         bill.waited.rank_seconds, bill.waited.collectives
@@ -288,5 +299,15 @@ mod tests {
             bill.sentence(2),
             "The job so far: in its 20 s ranks waited 0.0 rank-seconds (0.00 EUR) for rank 2, of 36.0 for all."
         );
+    }
+
+    #[test]
+    fn where_nothing_can_be_matched_the_bill_says_why() {
+        let coverage = Coverage::default();
+        let waited = Waited::default();
+        let bill = Bill { version: 1, job: None, since_ns: 0, until_ns: 20_000_000_000, waited, money: None, coverage };
+        let said = printed(&bill);
+        assert!(said.starts_with("In 20 s no collective was recorded") && !said.contains("0.0"), "{said}");
+        assert!(said.contains("rankmesh stragglers") && said.lines().all(|line| line.chars().count() <= 80), "{said}");
     }
 }

@@ -109,8 +109,8 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
             if let Some(money) = money {
                 writeln!(out, "{}", money.text())?;
             }
-            if let Some((place, bill)) = &so_far {
-                writeln!(out, "{}", bill.sentence(place.rank))?;
+            if let Some((place, bill)) = so_far.as_ref().filter(|(_, bill)| bill.is_of_some()) {
+                write!(out, "{}", record::wrapped(&bill.sentence(place.rank)))?;
             }
             write!(out, "{}", runbook::to_do(&found, args.runbook)?)?;
             say_coverage(&found.coverage);

@@ -12,8 +12,8 @@ use verdicts::hostlist::fold_names;
 
 use super::judge::{Examination, Examined, Finding, State};
 
-/// Characters of why a node does not record; its finding has all.
-const RECORDING: usize = 11;
+/// Characters of how a node records: what is behind a colon, and more, are in its finding.
+const RECORDING: usize = 13;
 
 /// The report as text, ending in a newline.
 pub(super) fn text(examination: &Examination, findings: &[Finding]) -> String {
@@ -67,7 +67,7 @@ fn row(examination: &Examination, member: &Examined) -> Vec<String> {
     let cells = [
         name,
         member.state.clone(),
-        health(|health| shortened(&health.capture, RECORDING)),
+        health(|health| shortened(health.capture.split(':').next().unwrap_or_default(), RECORDING)),
         way.map_or_else(String::new, |way| format!("{} ± {}", duration(way.offset_ns), duration(way.bound_ns))),
         way.map_or_else(String::new, |way| duration(way.rtt_ns)),
         way.map_or_else(String::new, |way| way.mtu.to_string()),
