@@ -92,6 +92,7 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         pick(&mut browser, "jobs", "");
         browser.wait_until("!document.getElementById('ranks').hidden");
         browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+        assert_eq!(browser.evaluate(&format!("{PAINTED}('map-labels')")), true, "what is said of the map is drawn");
         picture(&mut browser, &name("ranks"));
         pick(&mut browser, "rank-table", "5|n1");
         browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");

@@ -95,6 +95,7 @@ function showNode(node) {
 async function follow() {
   if (stop) stop.abort();
   const mine = stop = new AbortController();
+  $("map-note").textContent = "asking …";
   windows(mine.signal);
   const of = new URLSearchParams(job ? { job } : {});
   if (time.given) {
@@ -152,7 +153,6 @@ async function windows(signal) {
         // The span's end is known when the verdict on it has come.
         while (!time.resolved && !signal.aborted) await new Promise((done) => setTimeout(done, 200));
         if (signal.aborted) return;
-        $("map-note").textContent = "asking …";
         for (const [name, value] of Object.entries(windowsOf(time.resolved))) query.set(name, value);
       } else {
         const last = heat.windows[heat.windows.length - 1];
