@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs a test program where it belongs to this lane, and does nothing where it does not. Runs of `cargo test`, one for each lane,
 # run every program once: at the same time those that mostly wait (named here, by what they take of a core) and all others, and
-# afterwards alone those whose ranks take all the CPU that there is. Prints how long each took.
+# afterwards alone those whose ranks take all the CPU that there is. Prints how long each took, and its share of a core: what
+# takes little belongs to those that wait.
 #     LANE=waiting|rest|alone lane.sh PROGRAM [ARGUMENT...]
 set -eu
 name=$(basename "$1")
@@ -18,5 +19,10 @@ esac
 began=$(date +%s)
 status=0
 "$@" || status=$?
-echo "took: $(($(date +%s) - began)) s, ${name%-*} ($lane)"
+took=$(($(date +%s) - began))
+# CPU of all processes that ended under this shell, in hundredths of a second (proc_pid_stat(5): cutime and cstime).
+read -r stat <"/proc/$$/stat"
+# shellcheck disable=SC2086 # fields
+set -- ${stat##*) }
+echo "took: $took s, ${name%-*} ($lane, $(((${14} + ${15}) / (took > 0 ? took : 1))) % of a core)"
 exit "$status"

@@ -92,6 +92,7 @@ fn from_job_to_rank_to_step_and_saved_questions_of_a_time() {
         pick(&mut browser, "jobs", "");
         browser.wait_until("!document.getElementById('ranks').hidden");
         browser.wait_until("document.getElementById('map-note').textContent.startsWith('8 ranks')");
+        assert_eq!(browser.evaluate(&format!("{PAINTED}('map-labels')")), true, "what is said of the map is drawn");
         picture(&mut browser, &name("ranks"));
         pick(&mut browser, "rank-table", "5|n1");
         browser.wait_until("document.querySelector('#rank tbody td')?.textContent === 'all_reduce'");
@@ -220,10 +221,20 @@ fn where_nothing_is_recorded_the_page_says_so_and_what_to_do() {
     const TEST: &str = "where_nothing_is_recorded_the_page_says_so_and_what_to_do";
     let mut lab = Lab::new();
     lab.start("m1", &[]);
-    let server = Server::start(&["--socket", &lab.socket("m1").display().to_string()]);
+    let server = Server::start(&["--socket", &lab.socket("m1").display().to_string(), "--without-agent", "1s"]);
     let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
     browser.wait_until("document.getElementById('headline').textContent.startsWith('No node records')");
     assert!(text(&mut browser, "headline").contains("rankmesh check"), "{}", text(&mut browser, "headline"));
+    // The agent is restarted: the server says that it waits for it, the page that what it shows is old.
+    lab.kill("m1");
+    browser.wait_until("document.body.classList.contains('stale')");
+    wait_for("the server says why it stays", || {
+        let printed = server.printed();
+        if printed.contains("has not answered for 1 s; serving goes on") { Ok(()) } else { Err(printed) }
+    });
+    lab.restart("m1");
+    browser.wait_until("!document.body.classList.contains('stale')");
+    browser.wait_until("/^m1, at /.test(document.getElementById('state').textContent)");
     // Stores of hosts on which no job ran.
     let dir = lab.path("idle");
     std::fs::create_dir(&dir).expect("a directory");
@@ -323,6 +334,19 @@ fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
     browser.wait_until("document.querySelector('#answer tbody td')?.textContent === '<img src=x>'");
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
     browser.wait_until("document.getElementById('coverage').textContent.startsWith('4 of 4 nodes answered')");
+    // A job that is followed, and on which no verdict stands, while one stands on another.
+    let again = "(() => { const kind = document.getElementById('time-kind'); kind.value = 'now'; kind.dispatchEvent(new Event('change')); })()";
+    browser.evaluate(
+        "(() => { const real = window.fetch; window.restore = () => { window.fetch = real; }; \
+         window.fetch = async (path, options) => { if (!path.includes('/watch/events')) return real(path, options); \
+         const now = await (await real('/api/v1/watch', options)).json(), shown = JSON.stringify({ ...now, job: null, ranks: [] }); \
+         return new Response(`event: watch\\ndata: ${shown}\\n\\n`); }; })()",
+    );
+    browser.evaluate(again);
+    browser.wait_until("document.getElementById('headline').textContent.startsWith('No verdict stands on this job')");
+    browser.evaluate("window.restore()");
+    browser.evaluate(again);
+    browser.wait_until("document.getElementById('headline').textContent.includes('ank 3 on host m2')");
     // The last minute, out of the stores.
     let last = "(() => { const kind = document.getElementById('time-kind'); kind.value = 'last'; kind.dispatchEvent(new Event('change')); \
                 document.getElementById('time-minutes').value = '1m'; document.getElementById('time').requestSubmit(); })()";
@@ -332,7 +356,7 @@ fn what_agents_record_is_shown_live_and_a_lost_one_is_missed() {
     // A node goes: live again, the map and the table miss it.
     drop(job);
     lab.kill("m4");
-    browser.evaluate("(() => { const kind = document.getElementById('time-kind'); kind.value = 'now'; kind.dispatchEvent(new Event('change')); })()");
+    browser.evaluate(again);
     click(&mut browser, "tab-nodes");
     browser.wait_until("document.getElementById('nodes-summary').textContent.includes('1 dead or missing')");
     picture(&mut browser, "live-nodes");

@@ -68,6 +68,18 @@ fn pages(root: &Path) -> Vec<std::path::PathBuf> {
     pages
 }
 
+#[test]
+fn each_page_of_docs_begins_with_an_example() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let pages = std::fs::read_dir(docs).expect("the pages").flatten().map(|entry| entry.path());
+    let pages: Vec<_> = pages.filter(|page| page.extension().is_some_and(|e| e == "md")).collect();
+    assert!(pages.len() > 20, "{} pages", pages.len());
+    for page in pages.iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        let text = std::fs::read_to_string(page).expect("a page");
+        assert!(text.lines().take(25).any(|line| line.starts_with("    ")), "{}", page.display());
+    }
+}
+
 /// A heading's anchor, as GitHub makes it.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();

@@ -19,6 +19,7 @@
 mod activity;
 mod calls;
 mod host;
+mod layout;
 mod now;
 mod printable;
 mod requests;
@@ -32,6 +33,7 @@ pub use calls::{
     CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
 };
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
+pub use layout::{add_line, wrapped};
 pub use now::unix_now_ns;
 pub use printable::{for_shell, printable, printable_lines, shortened, steers, text};
 pub use requests::{RequestOf, RequestSeen, RequestStretch, RequestSum};

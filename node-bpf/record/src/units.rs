@@ -35,6 +35,13 @@ pub fn short_duration(ns: i64) -> String {
     }
 }
 
+/// A figure with one decimal; what rounds to nothing has no sign.
+#[must_use]
+pub fn tenths(figure: f64) -> String {
+    let figure = if figure.abs() < 0.05 { 0.0 } else { figure };
+    format!("{figure:.1}")
+}
+
 /// Time of day of Unix nanoseconds, UTC: "22:13:20.250".
 #[must_use]
 pub fn clock(unix_ns: i64) -> String {
@@ -90,6 +97,7 @@ mod tests {
             ["0us", "340us", "1.00ms", "1.23ms", "56.8ms", "1.00s", "59.9s", "-1.50ms"]
         );
         assert_eq!([185_000_000_000, 7_800_000_000_000].map(short_duration), ["3m05s", "2h10m"]);
+        assert_eq!([-0.049, 0.05, -0.05, -1.26].map(tenths), ["0.0", "0.1", "-0.1", "-1.3"]);
         assert!([i64::MIN, i64::MAX, -99_999_999_999].map(short_duration).iter().all(|text| !text.is_empty()));
     }
 }

@@ -75,7 +75,7 @@ pub fn text(found: &Explanation, with_sql: bool) -> String {
         );
     }
     // Names come from processes of other people: none may control the terminal.
-    let mut page = verdicts::wrapped(&out);
+    let mut page = record::wrapped(&out);
     for (title, sql) in found.sql.iter().filter(|_| with_sql) {
         let question = if sql.is_empty() { format!("-- {title}") } else { format!("-- {title}\n{sql};") };
         let _ = writeln!(page, "\n{}", printable_lines(&question));

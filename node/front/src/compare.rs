@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use ask::args::{ReportFormat, TargetArgs};
-use ask::output::{printable, printable_lines, quiet};
+use ask::output::{printable_lines, quiet, say_coverage};
 use ask::rows::{Client, Rows};
 use ask::times::{When, parse_when};
 use ask::{Connector, Exit, Target, UsageError};
@@ -118,7 +118,7 @@ pub fn run(mut args: CompareArgs, connector: &dyn Connector) -> anyhow::Result<E
         ReportFormat::Table => {
             writeln!(out, "{}", printable_lines(&printed(&found)))?;
             for coverage in found.coverage.iter().filter(|coverage| coverage.asked > 0) {
-                coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+                say_coverage(coverage);
             }
         }
     }

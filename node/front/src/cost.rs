@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{printable, quiet, render};
+use ask::output::{quiet, render, say_coverage};
 use ask::rows::Client;
 use ask::{Connector, Exit, Target, UsageError};
 use clap::Args;
@@ -77,7 +77,7 @@ pub fn run(mut args: CostArgs, connector: &dyn Connector) -> anyhow::Result<Exit
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&bill)?))?,
         ReportFormat::Table => {
             write!(out, "{}", printed(&bill))?;
-            bill.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+            say_coverage(&bill.coverage);
         }
     }
     out.flush()?;
@@ -130,6 +130,11 @@ impl Bill {
             "The job so far: {span} {seconds:.0} s ranks waited {for_it:.1} rank-seconds{money} for rank {rank}, of {:.1} for all{partial}.",
             self.waited.rank_seconds
         )
+    }
+
+    /// Whether any collective's waiting is in it.
+    pub fn is_of_some(&self) -> bool {
+        self.waited.collectives > 0 || self.waited.without_waits > 0
     }
 
     /// Whether all nodes and all of the time are in it.
@@ -185,7 +190,13 @@ fn price(bill: &mut Bill, priced: Option<&Priced>) {
 
 fn printed(bill: &Bill) -> String {
     let seconds = (bill.until_ns - bill.waited.asked_since_ns) as f64 / 1e9;
-    let mut out = verdicts::wrapped(&format!(
+    if !bill.is_of_some() {
+        let words = "In {} s no collective was recorded of which all ranks' calls can be told by their number (those of a \
+                     communicator whose beginning was not recorded have none): what ranks waited is not known here. rankmesh \
+                     stragglers also matches calls by when they ended.";
+        return record::wrapped(&words.replace("{}", &format!("{seconds:.0}")));
+    }
+    let mut out = record::wrapped(&format!(
         "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.",
         bill.waited.rank_seconds, bill.waited.collectives
     ));
@@ -221,10 +232,10 @@ fn printed(bill: &Bill) -> String {
     if bill.waited.asked_since_ns > bill.since_ns {
         let left = (bill.waited.asked_since_ns - bill.since_ns) as f64 / 1e9;
         let words = format!("The time was up: {left:.0} s before that are not in it (give --timeout or --since)");
-        out.push_str(&verdicts::wrapped(&words));
+        out.push_str(&record::wrapped(&words));
     }
     if bill.waited.without_waits > 0 {
-        out.push_str(&verdicts::wrapped(&format!(
+        out.push_str(&record::wrapped(&format!(
             "{} collectives were calls that only enqueue: what their ranks waited is not in these figures",
             bill.waited.without_waits
         )));
@@ -288,5 +299,15 @@ mod tests {
             bill.sentence(2),
             "The job so far: in its 20 s ranks waited 0.0 rank-seconds (0.00 EUR) for rank 2, of 36.0 for all."
         );
+    }
+
+    #[test]
+    fn where_nothing_can_be_matched_the_bill_says_why() {
+        let coverage = Coverage::default();
+        let waited = Waited::default();
+        let bill = Bill { version: 1, job: None, since_ns: 0, until_ns: 20_000_000_000, waited, money: None, coverage };
+        let said = printed(&bill);
+        assert!(said.starts_with("In 20 s no collective was recorded") && !said.contains("0.0"), "{said}");
+        assert!(said.contains("rankmesh stragglers") && said.lines().all(|line| line.chars().count() <= 80), "{said}");
     }
 }

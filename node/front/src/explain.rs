@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{printable, quiet};
+use ask::output::{quiet, say_coverage};
 use ask::values::parse_hash;
 use ask::{Connector, Exit, Span};
 use clap::Args;
@@ -75,7 +75,7 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
     let priced = Priced::of(&args.rate, &target)?;
     let found = target.explain(question).inspect_err(print_coverage)?;
     if args.target.ask.require_all && !found.coverage.is_complete() {
-        found.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        say_coverage(&found.coverage);
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
     let money = found.cost.as_ref().zip(priced.as_ref()).and_then(|(cost, priced)| {
@@ -109,12 +109,11 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
             if let Some(money) = money {
                 writeln!(out, "{}", money.text())?;
             }
-            if let Some((place, bill)) = &so_far {
-                writeln!(out, "{}", bill.sentence(place.rank))?;
+            if let Some((place, bill)) = so_far.as_ref().filter(|(_, bill)| bill.is_of_some()) {
+                write!(out, "{}", record::wrapped(&bill.sentence(place.rank)))?;
             }
             write!(out, "{}", runbook::to_do(&found, args.runbook)?)?;
-            let lines = found.coverage.lines();
-            lines.iter().for_each(|line| eprintln!("{}", printable(line)));
+            say_coverage(&found.coverage);
         }
     }
     out.flush()?;

@@ -1,5 +1,6 @@
 //! `rankmesh nodes`: the members of the mesh.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Context;
@@ -7,10 +8,14 @@ use ask::args::ReportFormat;
 use ask::output::{quiet, render};
 use ask::{Connector, Exit, Target};
 use model::LocalRequest;
+use record::shortened;
 use serde_json::Value;
-use verdicts::hostlist::fold_ranges;
+use verdicts::hostlist::{fold_names, fold_ranges};
 
 use super::args::NodesArgs;
+
+/// Characters of how a node records; what is behind a colon, and more, follows the table.
+const RECORDING: usize = 16;
 
 /// Lists the members of the mesh.
 ///
@@ -23,7 +28,7 @@ pub fn run(args: NodesArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     match args.format {
         ReportFormat::Json => writeln!(out, "{}", quiet(&json))?,
         ReportFormat::Table => {
-            writeln!(out, "{}", table(&serde_json::from_str::<Vec<Value>>(&json).context("reading the agent's list")?))?
+            write!(out, "{}", table(&serde_json::from_str::<Vec<Value>>(&json).context("reading the agent's list")?))?
         }
     }
     Ok(Exit::Complete)
@@ -47,19 +52,36 @@ fn table(nodes: &[Value]) -> String {
             text("state"),
             fold_ranges(ranks),
             node["store_rows"].as_u64().unwrap_or(0).to_string(),
-            text("capture"),
+            shortened(text("capture").split(':').next().unwrap_or_default(), RECORDING),
             labels,
         ]
     });
-    render(
+    let table = render(
         &["name", "address", "state", "ranks", "rows", "recording", "labels"],
         rows,
         &[false, false, false, false, true],
-    )
+    );
+    format!("{table}\n{}", more_of_recording(nodes))
+}
+
+/// What did not fit into the table, with the nodes of which it holds.
+fn more_of_recording(nodes: &[Value]) -> String {
+    let mut of: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for node in nodes {
+        let capture = node["capture"].as_str().unwrap_or_default();
+        if capture.contains(':') || capture.chars().count() > RECORDING {
+            of.entry(capture).or_default().push(node["name"].as_str().unwrap_or_default());
+        }
+    }
+    of.iter()
+        .map(|(capture, nodes)| record::wrapped(&format!("{}: {capture}", fold_names(nodes.iter().copied()))))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -67,5 +89,20 @@ mod tests {
         assert_eq!(fold_ranges([0, 1, 2, 3, 7]), "0-3,7");
         assert_eq!(fold_ranges([]), "");
         assert_eq!(fold_ranges([5]), "5");
+    }
+
+    #[test]
+    fn what_is_printed_fits_80_columns() {
+        let node = |name: &str, capture: &str| {
+            json!({ "name": name, "address": "127.0.0.1:53431", "state": "live", "ranks": [0, 1, 2, 3], "store_rows": 21_764,
+                "self": name == "n1", "capture": capture, "labels": { "job": "4711" } })
+        };
+        let slices = "on, in slices: 57.8 % of the time (budget 1 %)";
+        let text = table(&[node("n1", slices), node("n2", slices), node("n3", "off"), node("n4", "on")]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(
+            text.contains("  on, in slices  job=4711\n") && text.ends_with(&format!("\nn[1-2]: {slices}\n")),
+            "{text}"
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use ask::output::printable;
+use ask::output::{said, say_coverage};
 use ask::rows::Rows;
 use ask::values::Ranks;
 use ask::{Connector, Exit, Target, UsageError};
@@ -180,7 +180,7 @@ impl Asked<'_> {
     fn print(&self, left_out: u64, crowded: u64) {
         for (table, why) in &self.skipped {
             let why = why.lines().next().unwrap_or_default();
-            eprintln!("{}", printable(&format!("not in the trace: {table}: {why}")));
+            eprint!("{}", said(&format!("not in the trace: {table}: {why}")));
         }
         if left_out > 0 {
             eprintln!("{left_out} rows with times before 1970 are not in the trace");
@@ -191,9 +191,7 @@ impl Asked<'_> {
                  give less"
             );
         }
-        for line in self.coverage.lines() {
-            eprintln!("{}", printable(&line));
-        }
+        say_coverage(&self.coverage);
     }
 
     /// The clocks of all nodes that have rows, measured once: each question would measure anew.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use ask::output::{Format, Printer, printable, printable_lines};
+use ask::output::{Format, Printer, printable_lines, said, say_coverage};
 use ask::{Connector, Exit, NoAnswer, Piece, Reply, Target, UsageError};
 use model::{Coverage, Question};
 use query_planner::{ColumnMeta, LocalError, Value};
@@ -122,16 +122,12 @@ pub fn ask_and_print(
                 coverage.notes.retain(|note| noted.insert(note.clone()));
             }
             if !complete && require_all {
-                for line in coverage.lines() {
-                    writeln!(err, "{}", printable(&line))?;
-                }
+                err.write_all(said(&coverage.lines().join("\n")).as_bytes())?;
                 anyhow::bail!("the answer is partial and --require-all was given: nothing is printed");
             }
             if analyze {
                 writeln!(out, "{}", printable_lines(&explained).trim_end())?;
-                for line in coverage.lines() {
-                    writeln!(err, "{}", printable(&line))?;
-                }
+                err.write_all(said(&coverage.lines().join("\n")).as_bytes())?;
             } else {
                 answer.end(&coverage, elapsed_ms, out, err)?;
             }
@@ -189,9 +185,7 @@ impl Answer {
 /// Prints the coverage of a failed question: the nodes that had answered.
 pub fn print_coverage(error: &anyhow::Error) {
     if let Some(NoAnswer { coverage: Some(coverage), .. }) = error.downcast_ref() {
-        for line in coverage.lines() {
-            eprintln!("{}", printable(&line));
-        }
+        say_coverage(coverage);
     }
 }
 

@@ -104,7 +104,7 @@ pub fn to_do(found: &Explanation, all: bool) -> anyhow::Result<String> {
         return Ok(printable_lines(&format!("\n{}", filled(&page, &values))) + "\n");
     }
     let title = page.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or_default();
-    let mut out = format!("\nWhat to do (rankmesh runbook {kind}): {title}\n");
+    let mut out = record::wrapped(&format!("\nWhat to do (rankmesh runbook {kind}): {title}"));
     for section in ["Check", "Fix", "Verify"] {
         let commands = only_commands(&page, section, &values);
         if !commands.is_empty() {

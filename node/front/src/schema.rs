@@ -58,6 +58,14 @@ pub fn of(table: &str) -> Option<&'static Documented> {
     DOCUMENTED.iter().find(|documented| documented.name.eq_ignore_ascii_case(table))
 }
 
+/// The views that can be asked, as SQL that ends with their SELECT: those of a store of this release,
+/// and those that agents add.
+pub fn views() -> Vec<(String, String)> {
+    let of_stores = store::views().unwrap_or_default();
+    let of_agents = verdicts::VIEWS.iter().map(|view| (view.name.to_owned(), view.sql.to_owned()));
+    of_stores.into_iter().chain(of_agents).collect()
+}
+
 fn documented(page: &str) -> Vec<Documented> {
     let declared = store::declared().unwrap_or_default();
     let mut all: Vec<Documented> = Vec::new();
@@ -98,7 +106,8 @@ fn without_links(text: &str) -> String {
         match link.split_once("](").and_then(|(words, after)| Some((words, after.split_once(')')?))) {
             Some((words, (path, after))) if !words.contains(']') => {
                 let page = if path.contains("://") { path.to_owned() } else { format!("docs/{path}") };
-                let shown = if path.ends_with(words) { page } else { format!("{words} ({page})") };
+                let is_its_name = path.split('#').next().is_some_and(|path| path.ends_with(words));
+                let shown = if is_its_name { page } else { format!("{words} ({page})") };
                 out.push_str(&shown);
                 rest = after;
             }
@@ -158,7 +167,7 @@ pub fn text(table: &Documented) -> String {
 }
 
 /// `text` after `head`, in lines of [`WIDTH`], all but the first indented.
-fn wrapped(head: &str, text: &str, indent: usize) -> String {
+pub(crate) fn wrapped(head: &str, text: &str, indent: usize) -> String {
     let mut out = head.to_owned();
     let (mut column, mut fresh) = (head.chars().count(), true);
     for word in text.split_whitespace() {
@@ -203,6 +212,7 @@ mod tests {
     #[test]
     fn links_are_paths() {
         assert_eq!(without_links("see [history.md](history.md), x[1]"), "see docs/history.md, x[1]");
+        assert_eq!(without_links("as [serving.md](serving.md#time) says"), "as docs/serving.md#time says");
         assert_eq!(without_links("[the page](sql.md) and [i] (j)"), "the page (docs/sql.md) and [i] (j)");
         let raw = |text: &str| text.contains("](");
         assert!(!DOCUMENTED.iter().any(|table| raw(&table.about) || table.columns.iter().any(|of| raw(&of.meaning))));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use ask::args::ReportFormat;
-use ask::output::{printable, printable_lines, quiet};
+use ask::output::{printable, printable_lines, quiet, said, say_coverage};
 use ask::values::millis;
 use ask::{Connector, Exit, Span, Target};
 use model::{Coverage, Missing, StragglersQuestion};
@@ -39,7 +39,7 @@ pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Resul
         std::thread::sleep(WATCH_EVERY);
         // An agent that restarts is waited for.
         if let Err(error) = once(&args, &target) {
-            eprintln!("{}", printable(&format!("{error:#}; asked again")));
+            eprint!("{}", said(&format!("{error:#}; asked again")));
         }
     }
 }
@@ -63,9 +63,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     };
     let jobs::Judged { mut answer, coverage, others } = jobs::judge(target, &question, between, args.all)?;
     if ask.require_all && !coverage.is_complete() {
-        for line in coverage.lines() {
-            eprintln!("{}", printable(&line));
-        }
+        say_coverage(&coverage);
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
     let text = format!("{}\n{others}", jobs::text(&answer, args.all).trim_end());
@@ -109,9 +107,8 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
             }
             out.flush()?;
             // The notes are in the text.
-            for line in coverage.lines().iter().filter(|line| !line.starts_with("  note: ")) {
-                eprintln!("{}", printable(line));
-            }
+            let lines = coverage.lines().into_iter().filter(|line| !line.starts_with("  note: "));
+            eprint!("{}", said(&lines.collect::<Vec<_>>().join("\n")));
         }
     }
     out.flush()?;

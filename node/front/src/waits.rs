@@ -113,7 +113,8 @@ pub(crate) fn waited(
     Ok(Waited {
         asked_since_ns: until_ns,
         collectives: culprits.iter().map(|charge| charge.collectives).sum(),
-        rank_seconds: culprits.iter().map(|charge| charge.rank_seconds).sum(),
+        // (A sum of nothing would be -0.0.)
+        rank_seconds: culprits.iter().fold(0.0, |sum, charge| sum + charge.rank_seconds),
         culprits,
         without_waits,
     })

@@ -192,6 +192,16 @@ mod tests {
     }
 
     #[test]
+    fn each_command_that_takes_a_time_takes_it_in_every_form() {
+        let has = |command: &clap::Command, flag: &str| command.get_arguments().any(|of| of.get_long() == Some(flag));
+        let timed: Vec<_> = root().get_subcommands().filter(|command| has(command, "since")).cloned().collect();
+        assert!(timed.len() >= 8, "{}", timed.len());
+        for command in timed {
+            assert!(has(&command, "until") && has(&command, "between"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
     fn flags_are_well_formed() {
         root().debug_assert();
     }

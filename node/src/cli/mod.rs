@@ -192,7 +192,7 @@ pub fn run() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             // It may contain text of others: of a node, of a file.
-            pipes::say(&format!("{}\n", ask::output::printable_lines(&format!("rankmesh: {error:#}"))));
+            pipes::say(&ask::output::said(&format!("rankmesh: {error:#}")));
             ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
         }
     }

@@ -55,7 +55,7 @@ pub async fn show(replay: bool, record: Option<&Path>) -> anyhow::Result<()> {
             AGENTS.len()
         ),
     };
-    print!("{}", verdicts::wrapped(&how));
+    print!("{}", record::wrapped(&how));
     let mut lab = Lab::new()?;
     if live.is_ok() {
         lab.make_cgroups(&AGENTS)?;

@@ -95,7 +95,7 @@ pub use reader::{ServedDb, Validity};
 pub use rescue::replace_damaged;
 pub use rows::{Annotation, Audit, ClockOffsetSeen, Finding, StackSeen};
 pub use schema::REPLICATED_TABLES;
-pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared};
+pub use schema::{APPLICATION_ID, SCHEMA_VERSION, declared, views};
 pub use schema::{TIMED_TABLES, write_plain_schema};
 pub use source::{Rows, Source};
 

@@ -151,12 +151,10 @@ pub fn write_plain_schema(conn: &Connection) -> rusqlite::Result<()> {
 /// # Errors
 /// SQLite cannot make them in memory.
 pub fn declared() -> rusqlite::Result<BTreeMap<String, Vec<(String, String)>>> {
-    let conn = Connection::open_in_memory()?;
-    columnar::register(&conn)?;
-    let tx = conn.unchecked_transaction()?;
-    LADDER.iter().try_for_each(|step| step(&tx))?;
-    tx.commit()?;
-    let sql = "SELECT s.name, c.name, c.type FROM sqlite_schema s, pragma_table_info(s.name) c \
+    let conn = in_memory()?;
+    // (SQLite says BLOB of a view's column whose values may be of several types.)
+    let sql = "SELECT s.name, c.name, iif(s.type = 'view' AND c.type = 'BLOB', '', c.type) \
+               FROM sqlite_schema s, pragma_table_info(s.name) c \
                WHERE s.type IN ('table', 'view') AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY s.name, c.cid";
     let mut tables: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
     let mut statement = conn.prepare(sql)?;
@@ -165,6 +163,26 @@ pub fn declared() -> rusqlite::Result<BTreeMap<String, Vec<(String, String)>>> {
         tables.entry(row.get(0)?).or_default().push((row.get(1)?, row.get(2)?));
     }
     Ok(tables)
+}
+
+/// The views of this version: each name with its CREATE VIEW.
+///
+/// # Errors
+/// SQLite cannot make them in memory.
+pub fn views() -> rusqlite::Result<Vec<(String, String)>> {
+    let conn = in_memory()?;
+    let mut statement = conn.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'view'")?;
+    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
+
+/// A store of this version in memory, without rows.
+fn in_memory() -> rusqlite::Result<Connection> {
+    let conn = Connection::open_in_memory()?;
+    columnar::register(&conn)?;
+    let tx = conn.unchecked_transaction()?;
+    LADDER.iter().try_for_each(|step| step(&tx))?;
+    tx.commit()?;
+    Ok(conn)
 }
 
 /// Whether there is a file at `path`.

@@ -23,6 +23,9 @@ pub struct Chromium {
     session: Option<String>,
 }
 
+/// Of the window, pixels.
+const HEIGHT: u32 = 900;
+
 impl Chromium {
     /// With this file open at that width and colours; an error where there is no browser.
     pub fn open(file: &Path, width: u32, dark: bool) -> Result<Self, String> {
@@ -74,7 +77,7 @@ impl Chromium {
         let colours = if dark { "dark" } else { "light" };
         let feature = json!([{ "name": "prefers-color-scheme", "value": colours }]);
         this.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
-        let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+        let size = json!({ "width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false });
         this.call("Emulation.setDeviceMetricsOverride", size);
         this.call("Page.navigate", json!({ "url": url }));
         this.wait("Page.loadEventFired");
@@ -112,11 +115,17 @@ impl Chromium {
         }
     }
 
-    /// The full page as PNG.
+    /// Writes the whole page as a PNG. The window becomes as high as the page first: what is drawn anew as
+    /// it grows would be caught empty.
     pub fn screenshot(&mut self, to: &Path) {
-        let asked = json!({ "format": "png", "captureBeyondViewport": true });
-        let result = self.call("Page.captureScreenshot", asked);
+        let size = self.evaluate("[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]");
+        let window =
+            |height: &Value| json!({ "width": size[0], "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", window(&size[1]));
+        self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
+        let result = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         std::fs::write(to, decoded(&result["data"])).expect("written");
+        self.call("Emulation.setDeviceMetricsOverride", window(&json!(HEIGHT)));
     }
 
     /// The page on paper.

@@ -151,6 +151,10 @@ async def of_asyncpg():
             assert await conn.fetchval(some, [], ["n0"]) == 0
             # Of the tables that are read: others have columns of that name, without a type.
             assert await conn.fetchval("SELECT count(*) FROM processes p WHERE p.pid > $1 OR pid = $2", 0, -1) > 0
+            # What views compute has types, too.
+            flat = "SELECT count(*) FROM events WHERE pid > $1 AND op = $2 AND arg0 >= $3 AND id LIKE $4"
+            assert await conn.fetchval(flat, 0, 1, 0, "coll%") == 800
+            assert await conn.fetchval("SELECT count(*) FROM lateness WHERE lateness_ns >= $1", 0) > 0
             calls = "SELECT count(*) FROM collectives WHERE duration_ns / 1000 > $1"
             assert await conn.fetchval(calls, 0) > 0
             # Integers beside integers: times keep their nanoseconds, and division gives whole numbers.
@@ -196,6 +200,9 @@ def of_sqlalchemy():
     assert "collectives" in look.get_table_names(), look.get_table_names()
     assert "nccl_events" in look.get_view_names(), look.get_view_names()
     assert look.get_schema_names() == ["information_schema", "public"], look.get_schema_names()
+    types = {column["name"]: str(column["type"]) for column in look.get_columns("events")}
+    assert (types["id"], types["pid"], types["source"]) == ("TEXT", "BIGINT", "BIGINT"), types
+    assert any(column["name"] == "lateness_ns" for column in look.get_columns("lateness"))
     columns = {column["name"]: column for column in look.get_columns("collectives")}
     assert isinstance(columns["ts_ns"]["type"], sqlalchemy.BIGINT) and "node" in columns, columns
     assert look.get_pk_constraint("collectives")["constrained_columns"] == []

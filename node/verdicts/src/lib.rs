@@ -70,7 +70,7 @@ pub use report::{
 pub use show_sql::{Shown, show_sql};
 pub use slower::is_slower;
 pub use tally::Waits;
-pub use text::{evidence, text, text_of_all, wrapped};
+pub use text::{evidence, text, text_of_all};
 pub use verdict::{analyse, analyse_owned};
 pub use views::VIEWS;
 pub use windows::WindowKind;

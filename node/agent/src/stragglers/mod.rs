@@ -437,7 +437,7 @@ async fn ended(
 /// The report as text with what follows it, and where that differs, the same with all rows of its
 /// tables.
 fn texts(report: &Report, after: &str) -> (String, Option<String>) {
-    let after = verdicts::wrapped(after);
+    let after = record::wrapped(after);
     let (text, all) = (verdicts::text(report), verdicts::text_of_all(report));
     let all = (all != text).then(|| all + &after);
     (text + &after, all)

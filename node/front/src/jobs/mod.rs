@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{printable, quiet};
+use ask::output::{quiet, said, say_coverage};
 use ask::rows::Client;
 use ask::{Connector, Exit};
 use clap::{Args, ValueEnum};
@@ -159,7 +159,7 @@ pub fn run(mut args: JobsArgs, connector: &dyn Connector) -> anyhow::Result<Exit
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&jobs)?))?,
         ReportFormat::Table => {
             write!(out, "{}", print::text(&jobs))?;
-            jobs.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+            say_coverage(&jobs.coverage);
         }
     }
     out.flush()?;
@@ -175,6 +175,6 @@ fn account(jobs: &mut Jobs) {
                 job.accounting = known.remove(&job.job_id);
             }
         }
-        Err(error) => eprintln!("{}", printable(&format!("rankmesh: jobs are listed without accounting: {error:#}"))),
+        Err(error) => eprint!("{}", said(&format!("rankmesh: jobs are listed without accounting: {error:#}"))),
     }
 }

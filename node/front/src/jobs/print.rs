@@ -19,20 +19,17 @@ const HOSTS: usize = 32;
 /// Hosts that were culprits in several jobs, listed in text.
 const REPEATED: usize = 10;
 
-/// The table, and below it who was a culprit in several jobs.
+/// The table, a line of words below each job, and below all who was a culprit in several jobs.
 pub(super) fn text(jobs: &Jobs) -> String {
-    let is_accounted = jobs.jobs.iter().any(|job| job.accounting.is_some());
-    let currency = jobs.jobs.iter().find_map(|job| Some(job.money.as_ref()?.currency.clone()));
-    let money = currency.map(|currency| format!("cost ({currency})"));
-    let mut columns = vec!["job"];
-    columns.extend(is_accounted.then_some(["user", "account", "state"]).into_iter().flatten());
-    columns.extend(["nodes", "ranks", "began", "time", "step p50", "p99", "waited rank-s", "most for", "verdicts"]);
-    columns.extend(money.as_deref());
-    let of_account = if is_accounted { 3 } else { 0 };
-    let right: Vec<bool> =
-        columns.iter().enumerate().map(|(at, _)| [2, 4, 5, 6, 7, 10].contains(&at.wrapping_sub(of_account))).collect();
-    let rows = jobs.jobs.iter().map(|job| row(job, is_accounted, money.is_some()));
-    let table = render(&columns, rows, &right);
+    let columns = ["job", "ranks", "began (UTC)", "time", "step p50", "p99", "waited rank-s"];
+    let table = render(&columns, jobs.jobs.iter().map(row), &[false, true, false, true, true, true, true]);
+    let mut table = table.lines();
+    let mut listed = format!("{}\n", table.next().unwrap_or_default());
+    for (line, job) in table.zip(&jobs.jobs) {
+        listed.push_str(line);
+        listed.push('\n');
+        listed.push_str(&record::wrapped(&format!("  {}", words(job))));
+    }
     let mut out = String::new();
     let unfinished = jobs.jobs.iter().filter(|job| job.waited.as_ref().is_none_or(|w| w.asked_since_ns > job.first_ns));
     let unfinished = unfinished.count();
@@ -57,37 +54,39 @@ pub(super) fn text(jobs: &Jobs) -> String {
     for culprit in jobs.repeat_culprits.iter().take(REPEATED) {
         let _ = writeln!(out, "{}", printable(&culprit.sentence()));
     }
-    format!("{table}\n{}", verdicts::wrapped(&out))
+    listed + &record::wrapped(&out)
 }
 
-fn row(job: &Job, is_accounted: bool, has_money: bool) -> Vec<String> {
-    let mut cells = vec![job.job_id.clone()];
-    if is_accounted {
-        let known = job.accounting.clone().unwrap_or_default();
-        cells.extend([known.user, known.account, known.state]);
-    }
-    let folded = fold_names(job.nodes.iter().map(String::as_str));
+fn row(job: &Job) -> Vec<String> {
     let of = |ns: Option<i64>| ns.map_or_else(|| "-".to_owned(), duration);
-    let waited = job.waited.as_ref();
-    let most = waited.and_then(|waited| waited.culprits.first()).map_or_else(String::new, |charge| {
-        let share = waited.map_or(0.0, |waited| charge.rank_seconds / waited.rank_seconds.max(f64::MIN_POSITIVE));
-        format!("rank {} on {} ({:.0} %)", charge.rank, charge.node, share * 100.0)
-    });
-    cells.extend([
-        verdicts::hostlist::first_parts(&folded, HOSTS),
+    vec![
+        job.job_id.clone(),
         job.ranks.to_string(),
-        store::show_time(job.first_ns),
+        store::show_time(job.first_ns).chars().take("2026-11-22 03:04".len()).collect(),
         duration(job.last_ns - job.first_ns),
         of(job.steps.as_ref().map(|steps| steps.p50_ns)),
         of(job.steps.as_ref().map(|steps| steps.p99_ns)),
-        waited.map_or_else(|| "-".to_owned(), |waited| format!("{:.1}", waited.rank_seconds)),
-        most,
-        verdict(&job.verdicts),
-    ]);
-    if has_money {
-        cells.push(job.money.as_ref().map_or_else(String::new, |money| amount(money.total)));
+        job.waited.as_ref().map_or_else(|| "-".to_owned(), |waited| format!("{:.1}", waited.rank_seconds)),
+    ]
+}
+
+/// Where a job ran, whom its ranks waited for most, its verdicts, whose it was and its cost.
+fn words(job: &Job) -> String {
+    let folded = fold_names(job.nodes.iter().map(String::as_str));
+    let mut words = vec![verdicts::hostlist::first_parts(&folded, HOSTS)];
+    if let Some(known) = &job.accounting {
+        words.push(format!("{} ({}), {}", known.user, known.account, known.state));
     }
-    cells
+    if let Some(waited) = &job.waited
+        && let Some(most) = waited.culprits.first()
+    {
+        let share = most.rank_seconds / waited.rank_seconds.max(f64::MIN_POSITIVE);
+        words.push(format!("waited most for rank {} on {} ({:.0} %)", most.rank, most.node, share * 100.0));
+    }
+    let verdict = verdict(&job.verdicts);
+    words.extend((!verdict.is_empty()).then(|| format!("verdict: {verdict}")));
+    words.extend(job.money.as_ref().map(|money| format!("cost {} {}", amount(money.total), money.currency)));
+    words.join("; ")
 }
 
 /// The verdict that was the current one longest, and how many more there are.
@@ -173,4 +172,60 @@ pub(super) fn file(jobs: &Jobs, out: &Path) -> anyhow::Result<()> {
     export(&Export { db, out: out.to_owned(), tables: vec!["jobs".to_owned()], since: None })?;
     eprintln!("{} jobs into {}", jobs.jobs.len(), printable(&out.display().to_string()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::waits::{Charge, Waited};
+    use super::super::Steps;
+    use super::super::accounting::Accounting;
+    use super::*;
+
+    #[test]
+    fn what_is_printed_fits_80_columns() {
+        let charge = Charge { rank: 5, node: "gpu-0123".to_owned(), rank_seconds: 92.0, ..Charge::default() };
+        let span = |verdict: &str| VerdictSpan {
+            verdict: verdict.to_owned(),
+            until_ns: 27_100_000_000,
+            rank: Some(5),
+            node: Some("gpu-0123".to_owned()),
+            ..VerdictSpan::default()
+        };
+        let accounting = Accounting {
+            user: "alice".to_owned(),
+            account: "climate".to_owned(),
+            state: "CANCELLED by 1000".to_owned(),
+            ..Accounting::default()
+        };
+        let job = Job {
+            job_id: "15663105".to_owned(),
+            nodes: (100..164).map(|number| format!("gpu-0{number}")).collect(),
+            ranks: 512,
+            first_ns: 1_795_996_701_675_000_000,
+            last_ns: 1_795_997_001_675_000_000,
+            steps: Some(Steps { p50_ns: 189_000_000, p99_ns: 377_000_000, ..Steps::default() }),
+            waited: Some(Waited { rank_seconds: 100.0, culprits: vec![charge], ..Waited::default() }),
+            verdicts: vec![span("rank"), span("none")],
+            accounting: Some(accounting),
+            ..Job::default()
+        };
+        let without = Job { job_id: "4711_3".to_owned(), nodes: vec!["n0".to_owned()], ..Job::default() };
+        let coverage = model::Coverage::default();
+        let jobs =
+            Jobs { version: 1, jobs: vec![job, without], repeat_culprits: vec![], calls_without_job: 7, coverage };
+        let text = text(&jobs);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("job       ranks  began (UTC)"), "{text}");
+        assert!(lines[1].starts_with("15663105    512  2026-11-29 23:58  300 s"), "{text}");
+        assert!(
+            lines[2].starts_with("  gpu-[0100-0163]; alice (climate), CANCELLED by 1000; waited most for rank 5 on"),
+            "{text}"
+        );
+        assert!(text.contains("(92 %)") && text.contains("verdict: ") && text.contains(", 1 more"), "{text}");
+        assert!(
+            text.contains("\n4711_3 ") && text.contains("\n  n0\n") && text.contains("7 calls belong to no job"),
+            "{text}"
+        );
+    }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
-use ask::output::printable;
+use ask::output::{said, say_coverage};
 use ask::{Chosen, Connector, Exit};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
@@ -84,11 +84,9 @@ pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Ex
     let mut page = page(&mut asking, &args, span_ns)?;
     page.lacking.extend(chosen.others.map(|others| ("others of this time".to_owned(), others)));
     let complete = page.coverage.is_complete();
-    for line in page.coverage.lines() {
-        eprintln!("{}", printable(&line));
-    }
+    say_coverage(&page.coverage);
     for (part, why) in &page.lacking {
-        eprintln!("{}", printable(&format!("not on the page: {part}: {why}")));
+        eprint!("{}", said(&format!("not on the page: {part}: {why}")));
     }
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is written");

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use ask::output::Format;
 
+use crate::schema;
+
 /// A command as it is listed.
 #[derive(Debug)]
 pub(super) struct Listed {
@@ -148,11 +150,14 @@ fn unquoted(file: &str) -> &str {
 
 /// The list of commands.
 pub(super) fn help() -> String {
-    let line = |command: &Listed| format!("{:<9} {:<28} {}\n", command.name, command.arguments, command.about);
+    let line = |command: &Listed| {
+        let typed = format!("{} {}", command.name, command.arguments);
+        schema::wrapped(&format!("{typed:<24} "), command.about, 25)
+    };
     let commands: String = COMMANDS.iter().map(line).collect();
     format!(
-        "{commands}Also \\d, \\dt, \\x, \\timing, \\q, exit and show tables. Everything else is SQL, over\n\
-         as many lines as it takes, up to a semicolon. Ctrl-C stops a question.\n"
+        "{commands}Also \\d, \\dt, \\x, \\timing, \\q, exit and show tables. Everything else is SQL,\n\
+         over as many lines as it takes, up to a semicolon. Ctrl-C stops a question.\n"
     )
 }
 
@@ -205,8 +210,10 @@ mod tests {
         for command in COMMANDS {
             let refused = Command::parse(command.name).err().unwrap_or_default();
             assert!(!refused.contains("is no command"), "{}", command.name);
-            assert!(help().contains(command.about));
+            let unbroken = help().split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(unbroken.contains(command.about), "{unbroken}");
         }
+        assert!(help().lines().all(|line| line.chars().count() <= 80), "{}", help());
         insta::assert_snapshot!("shell-help", help());
     }
 }

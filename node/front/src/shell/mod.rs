@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use ask::args::TargetArgs;
-use ask::output::{Format, printable_lines};
+use ask::output::{Format, said};
 use ask::{Connector, Exit, Stopped, Target, UsageError, paths};
 use model::{LocalRequest, Question, TableSeen};
 use query_planner::ColumnMeta;
@@ -365,6 +365,6 @@ fn print_error(error: &anyhow::Error) {
     if error.is::<Stopped>() {
         eprintln!("stopped");
     } else {
-        eprintln!("{}", printable_lines(&format!("rankmesh: {error:#}")));
+        eprint!("{}", said(&format!("rankmesh: {error:#}")));
     }
 }

@@ -13,7 +13,7 @@ use std::io::Write;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{printable, quiet};
+use ask::output::{quiet, say_coverage};
 use ask::rows::{Client, Rows};
 use ask::{Connector, Exit, UsageError};
 use clap::{Args, ValueEnum};
@@ -137,7 +137,7 @@ pub fn run(args: TailArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&tail)?))?,
         ReportFormat::Table => {
             write!(out, "{}", text::printed(&tail))?;
-            tail.coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+            say_coverage(&tail.coverage);
         }
     }
     out.flush()?;
@@ -178,7 +178,7 @@ fn asked(client: &Client<'_>, of: &Asked<'_>) -> anyhow::Result<Tail> {
     if whole.rows.is_empty() {
         let what = only.map_or_else(String::new, |name| format!(" of {name}"));
         let words = "up --serve NAME=port:N names a server; docs/serving.md says which are found without it";
-        coverage.lines().iter().for_each(|line| eprintln!("{}", printable(line)));
+        say_coverage(&coverage);
         return Err(UsageError(format!("no requests{what} are stored of this time ({words})")).into());
     }
     let groups = client.ask(format!(

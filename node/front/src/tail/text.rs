@@ -33,7 +33,7 @@ fn time(ns: Option<i64>) -> String {
 
 fn of_service(service: &Service, by: By) -> String {
     let figures = &service.figures;
-    let mut out = verdicts::wrapped(&format!(
+    let mut out = record::wrapped(&format!(
         "{}: {} requests, p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
         printable(&service.service),
         figures.count,
@@ -43,11 +43,11 @@ fn of_service(service: &Service, by: By) -> String {
         time(figures.p999_ns),
         time(figures.max_ns)
     ));
-    out.push_str(&verdicts::wrapped(&beside(figures)));
+    out.push_str(&record::wrapped(&beside(figures)));
     for group in &service.groups {
         if let Some(slower) = &group.compared {
             let z = slower.z.map_or_else(String::new, |z| format!(" (robust z {z:.1})"));
-            out.push_str(&verdicts::wrapped(&format!(
+            out.push_str(&record::wrapped(&format!(
                 "{} serves {} {:.1} times slower than its peers{z}.",
                 printable(&group.of),
                 slower.quantile,
@@ -118,7 +118,7 @@ fn of_slowest(slowest: &Slowest) -> String {
         other => (None, other.as_ref()),
     };
     if let Some(excess) = healthy {
-        out.push_str(&verdicts::wrapped(&format!(
+        out.push_str(&record::wrapped(&format!(
             "Nothing has grown: the slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. \
              That is less than twice as long, or less than 1 ms more.",
             duration(slowest.from_ns),
@@ -128,7 +128,7 @@ fn of_slowest(slowest: &Slowest) -> String {
         )));
     }
     if let Some(excess) = grown {
-        out.push_str(&verdicts::wrapped(&format!(
+        out.push_str(&record::wrapped(&format!(
             "The slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. What they have more of:",
             duration(slowest.from_ns),
             slowest.rows,
@@ -141,7 +141,7 @@ fn of_slowest(slowest: &Slowest) -> String {
         }
     }
     for shared in &slowest.shared {
-        out.push_str(&verdicts::wrapped(&format!(
+        out.push_str(&record::wrapped(&format!(
             "{:.0} % of them are of {} {} ({:.0} % of the ordinary ones).",
             shared.share * 100.0,
             shared.what,
@@ -152,7 +152,7 @@ fn of_slowest(slowest: &Slowest) -> String {
     for why in &slowest.cannot_be_told {
         let what =
             if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
-        out.push_str(&verdicts::wrapped(&format!("{what}: {why}.")));
+        out.push_str(&record::wrapped(&format!("{what}: {why}.")));
     }
     if !slowest.examples.is_empty() && healthy.is_none() {
         out.push_str("Examples:\n");
@@ -189,7 +189,7 @@ fn of_example(example: &Example) -> String {
     let links: Vec<String> =
         links.map(|(part, ns)| format!("{} {}", short_duration(*ns), printable(&part.words()))).collect();
     let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
-    verdicts::wrapped(&format!(
+    record::wrapped(&format!(
         "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",
         short_duration(example.duration_ns),
         printable(&example.route),

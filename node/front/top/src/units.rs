@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use record::printable;
 
-pub(crate) use record::units::short_duration as duration;
+pub(crate) use record::units::{short_duration as duration, tenths};
 
 /// A length of time; `-` where it is not known.
 pub(crate) fn maybe(ns: Option<i64>) -> String {
@@ -16,12 +16,6 @@ pub(crate) fn maybe(ns: Option<i64>) -> String {
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent.abs() >= 9.95 { format!("{percent:.0}%") } else { format!("{}%", tenths(percent)) }
-}
-
-/// A figure with one decimal; what rounds to nothing has no sign.
-pub(crate) fn tenths(figure: f64) -> String {
-    let figure = if figure.abs() < 0.05 { 0.0 } else { figure };
-    format!("{figure:.1}")
 }
 
 /// A count in at most five columns: `950`, `12.3k`, `4.0M`.

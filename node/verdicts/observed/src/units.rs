@@ -1,11 +1,12 @@
 //! Times and shares as people read them.
 
-pub use record::units::duration;
+pub use record::units::{duration, tenths};
 
-/// A share as whole percent.
+/// A share as whole percent; what rounds to nothing has no sign.
 #[must_use]
 pub fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
+    let percent = share * 100.0;
+    format!("{:.0} %", if percent.abs() <= 0.5 { 0.0 } else { percent })
 }
 
 /// Time of day.

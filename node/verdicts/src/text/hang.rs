@@ -9,10 +9,10 @@ use observed::{
     units::{clock, duration},
 };
 
-use super::layout::line;
 use super::{PARTS_OF_A_LIST, Rows, ranks};
 use crate::hang::{Absence, Call, Difference, DifferentCall, Differing, Edge, Hang, Missing, NotHeard, Waiting};
 use crate::report::Report;
+use record::add_line;
 
 pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut String) {
     let who: BTreeSet<&RankRef> = hang.waiting.iter().map(|w| &w.who).collect();
@@ -26,24 +26,24 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
     });
     let (count, verb) =
         if who.len() == 1 { ("1 rank".to_owned(), "waits") } else { (format!("{} ranks", who.len()), "wait") };
-    line(out, 0, &format!("Nothing moves{since}: {count} {verb}."));
+    add_line(out, 0, &format!("Nothing moves{since}: {count} {verb}."));
     if let Some(of) = &hang.differing {
         differing(of, out);
     }
     let shown = rows.of(hang.missing.len());
     for m in &hang.missing[..shown] {
-        line(out, 0, &absent(m));
+        add_line(out, 0, &absent(m));
     }
     if shown < hang.missing.len() {
         let rest: Vec<&RankRef> = hang.missing[shown..].iter().map(|m| &m.who).collect();
-        line(out, 0, &format!("Others wait for {} more: {}.", rest.len(), ranks(rest)));
+        add_line(out, 0, &format!("Others wait for {} more: {}.", rest.len(), ranks(rest)));
     }
     for circle in &hang.circles {
         self::circle(circle, rows, out);
     }
     for jam in &hang.jammed {
         let place = place(Some(&jam.comm_hash), Some(jam.position));
-        line(
+        add_line(
             out,
             0,
             &format!(
@@ -56,12 +56,12 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
     }
     // Who left no dump is listed below.
     for absent in hang.not_heard.iter().filter(|_| !report.evidence.of_dumps) {
-        line(out, 0, &not_heard(absent));
+        add_line(out, 0, &not_heard(absent));
     }
     let unclear = grouped(&hang.unclear);
     let is_all = hang.missing.is_empty() && hang.circles.is_empty() && hang.differing.is_none();
     if is_all && hang.not_heard.is_empty() && hang.jammed.is_empty() && unclear.is_empty() {
-        line(out, 0, "They wait in calls that do not show for whom.");
+        add_line(out, 0, "They wait in calls that do not show for whom.");
     }
     for waits in unclear.iter().filter(|_| is_all).take(rows.of(unclear.len())) {
         let who = ranks(waits.iter().map(|wait| &wait.who));
@@ -70,20 +70,20 @@ pub(super) fn sentence(report: &Report, hang: &Hang, rows: Rows, out: &mut Strin
             "{who} {verb} in {}: for whom is not known. Others wait for {them}.",
             call(&waits[0].call)
         ));
-        line(out, 0, &text);
+        add_line(out, 0, &text);
     }
     if let Some(said) = &hang.nccl {
-        line(out, 0, &format!("{said}."));
+        add_line(out, 0, &format!("{said}."));
     }
     let circled: BTreeSet<(&RankRef, &Call)> = hang.circles.iter().flatten().map(|of| (&of.who, &of.call)).collect();
     let calls = grouped(hang.waiting.iter().filter(|wait| !circled.contains(&(&wait.who, &wait.call))));
     let shown = rows.of(calls.len());
     for waits in &calls[..shown] {
-        line(out, 2, &waiting(waits));
+        add_line(out, 2, &waiting(waits));
     }
     if shown < calls.len() {
         let rest: usize = calls[shown..].iter().map(Vec::len).sum();
-        line(out, 2, &format!("… and {rest} waits more, in {} calls (--all)", calls.len() - shown));
+        add_line(out, 2, &format!("… and {rest} waits more, in {} calls (--all)", calls.len() - shown));
     }
 }
 
@@ -159,12 +159,12 @@ fn differing(of: &Differing, out: &mut String) {
         Difference::Size => ": its size",
     };
     let place = format!("the {} collective of communicator {}{in_what}.", ordinal(of.position), of.comm_hash);
-    line(out, 0, &format!("Ranks do not agree on {place}"));
+    add_line(out, 0, &format!("Ranks do not agree on {place}"));
     for one in &of.calls {
         let site = one.site.as_ref().map_or_else(String::new, |site| format!(", at {site}"));
-        line(out, 2, &format!("{}: {}{site}", ranks(&one.ranks), what(one)));
+        add_line(out, 2, &format!("{}: {}{site}", ranks(&one.ranks), what(one)));
     }
-    line(out, 0, "This is the cause; later calls on it are its consequence.");
+    add_line(out, 0, "This is the cause; later calls on it are its consequence.");
 }
 
 fn what(of: &DifferentCall) -> String {
@@ -187,7 +187,7 @@ fn what(of: &DifferentCall) -> String {
 /// Ranks that wait for each other.
 fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
     let head = if edges.len() == 1 { "A rank waits for itself:" } else { "They wait for each other in a circle:" };
-    line(out, 0, head);
+    add_line(out, 0, head);
     let shown = rows.of(edges.len());
     for edge in &edges[..shown] {
         let at = edge.line.as_ref().map_or_else(String::new, |at| format!(", at {at}"));
@@ -197,10 +197,10 @@ fn circle(edges: &[Edge], rows: Rows, out: &mut String) {
             true => format!("{who} waits in {call}, {waits_for} among them{at}"),
             false => format!("{who} waits in {call} for {waits_for}{at}"),
         };
-        line(out, 2, &text);
+        add_line(out, 2, &text);
     }
     if shown < edges.len() {
-        line(out, 2, &format!("… and {} more (--all)", edges.len() - shown));
+        add_line(out, 2, &format!("… and {} more (--all)", edges.len() - shown));
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod culprit;
 mod hang;
-mod layout;
 mod table;
 
 use std::collections::BTreeMap;
@@ -16,12 +15,11 @@ use observed::{
     RankRef, Rules,
     units::{clock, duration, percent},
 };
-use record::printable;
+use record::{printable, wrapped};
 
 use super::hostlist::{first_parts, fold_names, fold_ranges};
 use super::point_to_point;
 use super::report::{Basis, Report, Verdict};
-pub use layout::wrapped;
 use table::{BAR, bar};
 
 /// Rows of a table before the rest is summed up.

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use observed::units::duration;
+use observed::units::{duration, tenths};
 
 use super::Rows;
-use super::layout::line;
 use crate::report::{CommReport, RankScore, Report, Role, Verdict};
 use crate::tally::Waits;
 use crate::windows::WindowKind;
+use record::add_line;
 
 /// Part of the distance between collectives that fills a bar where no rank is later.
 const LITTLE: f64 = 0.05;
@@ -60,7 +60,7 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
         comm.library,
         duration(comm.period_ns)
     );
-    line(out, 0, &about);
+    add_line(out, 0, &about);
     let mut ranks: Vec<&RankScore> = comm.ranks.iter().collect();
     ranks.sort_by_key(|r| (r.role != Role::Culprit, std::cmp::Reverse(lateness(comm, r, own))));
     // Where nobody is noticeably late, no bar is long.
@@ -83,7 +83,7 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
             rank.node.clone(),
             duration(late),
             waits(rank.wait.mean_ns),
-            rank.z.map_or("-".to_owned(), |z| format!("{z:.1}")),
+            rank.z.map_or("-".to_owned(), tenths),
             format!("{}/{}", rank.flagged, comm.windows),
             format!("{}{role}", bar(late, longest)),
         ]);

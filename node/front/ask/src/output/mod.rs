@@ -5,7 +5,7 @@
 //! unescaped. (CSV knows no escapes: it is for files and programs as it is, and only on a terminal
 //! written as in a table.)
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
 use model::Coverage;
@@ -61,12 +61,19 @@ pub fn print(result: &Printed<'_>, format: Format, out: &mut dyn Write, err: &mu
     printer.end(result.coverage, result.elapsed_ms, out, err)
 }
 
-/// Prints coverage on standard error, for formats that have no place for it.
-fn coverage_lines(coverage: Option<&Coverage>, err: &mut dyn Write) -> io::Result<()> {
-    for line in coverage.map(Coverage::lines).unwrap_or_default() {
-        writeln!(err, "{}", printable(&line))?;
-    }
-    Ok(())
+/// What is said beside an answer, for standard error, each line ending in a newline. A terminal breaks
+/// long lines within words: there they are broken between them.
+pub fn said(text: &str) -> String {
+    said_where(text, io::stderr().is_terminal())
+}
+
+fn said_where(text: &str, is_terminal: bool) -> String {
+    if is_terminal { record::wrapped(text) } else { format!("{}\n", printable_lines(text)) }
+}
+
+/// Says which nodes are in an answer, and what they noted, on standard error.
+pub fn say_coverage(coverage: &Coverage) {
+    eprint!("{}", said(&coverage.lines().join("\n")));
 }
 
 /// A double as SQLite's shell shows it, but with the shortest digits that read back to the same
@@ -95,6 +102,18 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_said_on_a_terminal_fits_80_columns() {
+        let note = format!("  note: n1 {}", "words ".repeat(40).trim_end());
+        assert_eq!(
+            said_where(&format!("1 of 1 node answered\n{note}"), false),
+            format!("1 of 1 node answered\n{note}\n")
+        );
+        let shown = said_where(&note, true);
+        assert!(shown.lines().count() == 4 && shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        assert_eq!(said_where("a\u{1b}[2J", false), "a\\x1b[2J\n");
+    }
 
     fn result<'a>(columns: &'a [ColumnMeta], rows: &'a [Vec<Value>], coverage: Option<&'a Coverage>) -> Printed<'a> {
         Printed { columns, rows, coverage, elapsed_ms: 1.25 }

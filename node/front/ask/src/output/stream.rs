@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use model::Coverage;
 use query_planner::{ColumnMeta, Value};
 
-use super::{Format, coverage_lines, csv, json, printable, table};
+use super::{Format, csv, json, said, table};
 
 /// Rows of a table that are laid out together.
 const TABLE_ROWS: usize = 1_000;
@@ -107,22 +107,21 @@ impl Printer {
                     Some(first) => *first = format!("{first}, {rows}"),
                     None => lines.push(rows),
                 }
-                for line in lines {
-                    writeln!(err, "{}", printable(&line))?;
-                }
+                err.write_all(said(&lines.join("\n")).as_bytes())?;
             }
             Format::Json => {
                 self.begin(out)?;
                 json::write_end(coverage, elapsed_ms, out)?;
             }
-            Format::Ndjson => {
+            Format::Ndjson | Format::Csv => {
+                if self.format == Format::Csv {
+                    self.begin(out)?;
+                }
                 out.flush()?;
-                coverage_lines(coverage, err)?;
-            }
-            Format::Csv => {
-                self.begin(out)?;
-                out.flush()?;
-                coverage_lines(coverage, err)?;
+                let lines = coverage.map(Coverage::lines).unwrap_or_default();
+                if !lines.is_empty() {
+                    err.write_all(said(&lines.join("\n")).as_bytes())?;
+                }
             }
         }
         out.flush()

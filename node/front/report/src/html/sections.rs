@@ -11,7 +11,7 @@ use super::escape::{csv, text, value};
 use super::heat::{Sums, by_lateness, sums};
 use super::parts::{lacks, named};
 use super::{Asked, Page};
-use record::units::{clock, duration};
+use record::units::{clock, duration, tenths};
 
 /// The title and summary of the page.
 pub(super) fn lead(page: &Page) -> String {
@@ -215,7 +215,7 @@ pub(super) fn ranks(page: &Page) -> String {
         out += &cell(score.map(|score| score.lateness.median_ns), duration);
         match row.score.and_then(|score| score.z) {
             Some(z) => {
-                let _ = write!(out, "<td class=\"n\" data-v=\"{z}\">{z:.1}</td>");
+                let _ = write!(out, "<td class=\"n\" data-v=\"{z}\">{}</td>", tenths(z));
             }
             None => out.push_str("<td class=\"n\"></td>"),
         }

@@ -76,7 +76,7 @@ function nothing() {
     return watched.agent ? "No job makes calls now. Start one (mpirun, torchrun, srun), or choose a time of the past above." :
       "No job made calls at this time. Choose another above.";
   }
-  return "No verdict yet: a job is judged when its ranks have met a few times, which takes some seconds.";
+  return "No verdict stands on this job: its ranks have met too few times yet, or it has ended. Choose another below, or a time of the past above.";
 }
 
 function showNode(node) {
@@ -95,6 +95,7 @@ function showNode(node) {
 async function follow() {
   if (stop) stop.abort();
   const mine = stop = new AbortController();
+  $("map-note").textContent = "asking …";
   windows(mine.signal);
   const of = new URLSearchParams(job ? { job } : {});
   if (time.given) {
@@ -152,7 +153,6 @@ async function windows(signal) {
         // The span's end is known when the verdict on it has come.
         while (!time.resolved && !signal.aborted) await new Promise((done) => setTimeout(done, 200));
         if (signal.aborted) return;
-        $("map-note").textContent = "asking …";
         for (const [name, value] of Object.entries(windowsOf(time.resolved))) query.set(name, value);
       } else {
         const last = heat.windows[heat.windows.length - 1];

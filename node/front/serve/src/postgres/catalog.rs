@@ -18,8 +18,9 @@ use rusqlite::{Connection, params};
 
 use super::infer;
 use super::rewrite::rewritten;
-use super::tokens::{Kind, Token, closing};
+use super::tokens::Token;
 use super::types::{self, PgType};
+use super::views;
 
 const DDL: &str = include_str!("catalog.sql");
 /// The version that clients are given: one whose catalogue they know.
@@ -85,18 +86,6 @@ pub(super) struct Catalog {
     conn: Connection,
     of: Arc<Vec<TableSeen>>,
     names: BTreeSet<String>,
-}
-
-/// The types of the tables' columns, by name.
-pub(super) fn columns(tables: &[TableSeen]) -> infer::Columns {
-    let mut columns = infer::Columns::default();
-    for table in tables {
-        columns.add(&table.name, "node", "TEXT");
-        for column in &table.columns {
-            columns.add(&table.name, &column.name, &column.decl_type);
-        }
-    }
-    columns
 }
 
 impl Catalog {
@@ -167,7 +156,7 @@ impl Catalog {
 
     fn table(&mut self, oid: i64, table: &TableSeen) -> anyhow::Result<()> {
         let known = schema::of(&table.name);
-        let is_view = known.is_some_and(|known| known.kind == "view");
+        let is_view = views::is_one(&table.name);
         let conn = &self.conn;
         let (kind, long) = if is_view { ("v", "VIEW") } else { ("r", "BASE TABLE") };
         // The hidden column can be named, and selected.
@@ -237,7 +226,8 @@ impl Catalog {
                 }
                 let sql: String = sql.chars().take(LOGGED).collect();
                 tracing::warn!(%words, sql, "a question to PostgreSQL's catalogue is not understood: answered with no rows");
-                let columns = names(tokens).into_iter().map(|name| ColumnMeta { name, decl_type: String::new() });
+                let columns =
+                    infer::names(tokens).into_iter().map(|name| ColumnMeta { name, decl_type: String::new() });
                 Found::Rows(columns.collect(), Vec::new())
             }
         }
@@ -287,32 +277,6 @@ fn length(value: &Value) -> usize {
         Value::Text(bytes) | Value::Blob(bytes) => bytes.len(),
         Value::Null | Value::Integer(_) | Value::Real(_) => 0,
     }
-}
-
-/// The names of a statement's columns, read from its list; for a statement that cannot be run.
-fn names(tokens: &[Token]) -> Vec<String> {
-    // After WITH, the selected columns follow the last of its parentheses.
-    let mut at = 0;
-    while at < tokens.len() && !tokens[at].is("select") {
-        at = if tokens[at].is("(") { closing(tokens, at).unwrap_or(at) + 1 } else { at + 1 };
-    }
-    at += 1;
-    let mut all = Vec::new();
-    let mut last: Option<&Token> = None;
-    while at < tokens.len()
-        && !["from", "where", "order", "limit", "union", "group"].iter().any(|word| tokens[at].is(word))
-    {
-        if tokens[at].is("(") {
-            at = closing(tokens, at).unwrap_or(tokens.len());
-        } else if tokens[at].is(",") {
-            all.push(last.take());
-        } else if matches!(tokens[at].kind, Kind::Word | Kind::Quoted) && !tokens[at].is("distinct") {
-            last = Some(&tokens[at]);
-        }
-        at += 1;
-    }
-    all.push(last);
-    all.into_iter().map(|token| token.and_then(Token::name).unwrap_or_else(|| "?column?".to_owned())).collect()
 }
 
 fn text(arguments: &Arguments<'_>, at: usize) -> rusqlite::Result<Option<String>> {

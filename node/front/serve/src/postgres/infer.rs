@@ -129,6 +129,32 @@ pub(super) fn results(tokens: &[Token], columns: &Columns) -> Option<Vec<Option<
     Look::new(tokens, columns).results()
 }
 
+/// The names of a statement's columns, read from its list; for a statement that cannot be run.
+pub(super) fn names(tokens: &[Token]) -> Vec<String> {
+    // After WITH, the selected columns follow the last of its parentheses.
+    let mut at = 0;
+    while at < tokens.len() && !tokens[at].is("select") {
+        at = if tokens[at].is("(") { closing(tokens, at).unwrap_or(at) + 1 } else { at + 1 };
+    }
+    at += 1;
+    let mut all = Vec::new();
+    let mut last: Option<&Token> = None;
+    while at < tokens.len()
+        && !["from", "where", "order", "limit", "union", "group"].iter().any(|word| tokens[at].is(word))
+    {
+        if tokens[at].is("(") {
+            at = closing(tokens, at).unwrap_or(tokens.len());
+        } else if tokens[at].is(",") {
+            all.push(last.take());
+        } else if matches!(tokens[at].kind, Kind::Word | Kind::Quoted) && !tokens[at].is("distinct") {
+            last = Some(&tokens[at]);
+        }
+        at += 1;
+    }
+    all.push(last);
+    all.into_iter().map(|token| token.and_then(Token::name).unwrap_or_else(|| "?column?".to_owned())).collect()
+}
+
 /// Functions by the type of their result.
 const INTEGERS: &[&str] = &[
     "count",
@@ -579,6 +605,10 @@ impl<'a> Look<'a> {
         if self.is(at, "end") {
             return (0..at).rev().find(|before| self.is(*before, "case"));
         }
+        // f(…) OVER window
+        if at > 0 && self.is(at - 1, "over") {
+            return self.operand_before(at - 1);
+        }
         // x::type
         if at >= 2 && self.is(at - 1, "::") {
             return self.operand_before(at - 1);
@@ -619,6 +649,9 @@ impl<'a> Look<'a> {
         }
         while self.is_any(end, &["over", "filter"]) && self.is(end + 1, "(") {
             end = closing(self.tokens, end + 1)? + 1;
+        }
+        if self.is(end, "over") && self.tokens.get(end + 1).is_some_and(|token| token.kind == Kind::Word) {
+            end += 2;
         }
         while self.is(end, "::") {
             end += 2;

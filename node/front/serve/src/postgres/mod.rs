@@ -22,6 +22,7 @@ mod session;
 mod statement;
 mod tokens;
 mod types;
+mod views;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -73,7 +74,8 @@ impl Asking {
         let (asked, _stop) = self.gateway.begin_within(who, self.gateway.longest(), ask::Target::tables).await?;
         let all = asked.await.map_err(|error| Problem::internal(error.to_string()))?;
         let all = all.map_err(|error| Problem::of(&error))?;
-        let columns = Arc::new(catalog::columns(&all));
+        let all = views::told(all);
+        let columns = Arc::new(views::columns(&all));
         let tables = Tables { at: Instant::now(), all: Arc::new(all), columns };
         *self.tables.lock() = Some(tables.clone());
         Ok(tables)

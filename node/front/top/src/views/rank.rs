@@ -9,7 +9,7 @@ use super::verdict::scrolled;
 use crate::app::App;
 use crate::data::{Data, RankDetail};
 use crate::look::Look;
-use crate::units::{count, duration, maybe, percent};
+use crate::units::{count, duration, maybe, percent, tenths};
 
 pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
     let lines = match &app.rank {
@@ -39,7 +39,7 @@ fn lines(node: &str, pid: i64, number: i64, width: usize, data: &Data, look: &Lo
                 ),
                 plain,
             ));
-            let z = rank.z.map_or_else(|| "not known of so few ranks".to_owned(), |z| format!("{z:.1}"));
+            let z = rank.z.map_or_else(|| "not known of so few ranks".to_owned(), tenths);
             lines.push((format!("z {z}, flagged in {} of {} windows", rank.flagged, rank.windows), plain));
             if let Some(compute) = rank.compute_share {
                 lines.push((format!("computes {} of the time, in calls the rest", percent(compute)), plain));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 const COLUMNS: usize = 80;
 
 /// Adds a line, broken at spaces where it is too long; what follows is indented further.
-pub(super) fn line(out: &mut String, indent: usize, text: &str) {
+pub fn add_line(out: &mut String, indent: usize, text: &str) {
     let mut width = 0;
     for word in text.split(' ') {
         let length = word.chars().count();
@@ -30,16 +30,17 @@ pub(super) fn line(out: &mut String, indent: usize, text: &str) {
 
 /// A text with its long lines broken; each keeps its indentation. Names in it may drive a terminal:
 /// they are escaped first, so that the columns are those that are shown.
+#[must_use]
 pub fn wrapped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for long in text.lines() {
-        let long = record::printable(long);
+        let long = super::printable(long);
         let words = long.trim_start_matches(' ');
         if long.chars().count() <= COLUMNS {
             out.push_str(&long);
             out.push('\n');
         } else {
-            line(&mut out, long.len() - words.len(), words);
+            add_line(&mut out, long.len() - words.len(), words);
         }
     }
     out
