@@ -22,18 +22,19 @@ mod meeting;
 mod member;
 mod members;
 mod pace;
+mod part;
 mod quiet;
 mod remembered;
 mod seal;
 mod wire;
 
-pub use config::{GossipConfig, next_generation};
+pub use config::{CellsUse, GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use error::Error;
-pub use facts::{MAX_RANKS, NodeFacts};
+pub use facts::{CUT, MAX_RANKS, NodeFacts};
 pub use intake::MAX_LIVES;
 pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
-pub use member::{Member, MemberState};
+pub use member::{Member, MemberState, Seat};
 pub use quiet::Quiet;
 pub use seal::Sealer;
 

@@ -317,7 +317,7 @@ fn jobs_are_found_by_host_and_what_is_not_named_is_said() {
 
 proptest! {
     #[test]
-    fn no_payload_breaks_a_node(kind in 0u8..12, tail in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_payload_breaks_a_node(kind in 0u8..13, tail in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut reader = settled(1);
         let payload = [&b"RMC1"[..], &[kind], &tail].concat();
         reader.receive(SECOND, "n2", address(2), &payload);
