@@ -414,7 +414,7 @@ impl Run<'_> {
 fn target(way: &Way, member: &Member) -> Option<Target> {
     let name = member.name.parse().ok()?;
     let local = way.executor_of(&name).is_some();
-    Some(Target { name, address: member.address, local })
+    Some(Target { name, address: member.address, local, seat: member.seat })
 }
 
 /// The members that `--nodes` and `--label` leave.
