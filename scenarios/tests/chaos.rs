@@ -17,6 +17,7 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
         timeout: (Duration::from_secs(1), Duration::from_secs(3)),
         at_most: Duration::from_secs(4),
         tree_above: usize::MAX,
+        most_in_cell: None,
     };
     let report = run(&options).expect("the lab runs");
     println!("{report}");
@@ -26,4 +27,26 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
     assert!(report.tasks.1 <= 40 + 8 * options.hosts, "{report}");
     let (before, after) = report.resources.expect("measured");
     assert!(after.files <= before.files && after.threads <= before.threads, "{report}");
+}
+
+/// The same in a mesh of cells, each question through their delegates.
+#[test]
+fn every_answer_of_a_mesh_of_cells_is_right_and_says_whom_it_lacks() {
+    let options = Options {
+        hosts: 18,
+        questions: 300,
+        at_once: 6,
+        seed: 11,
+        pace: Duration::from_millis(600),
+        new_rows: true,
+        timeout: (Duration::from_secs(2), Duration::from_secs(5)),
+        at_most: Duration::from_secs(30),
+        tree_above: 6,
+        most_in_cell: Some(6),
+    };
+    let report = run(&options).expect("the lab runs");
+    println!("{report}");
+    assert!(report.is_right(), "{report}");
+    assert!(report.cells >= 3, "{} cells of 18 hosts", report.cells);
+    assert!(report.complete > 0 && report.partial > 0, "a run without faults, or with nothing else: {report}");
 }
