@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::Error;
-use crate::cells::MAX_FACTS_BYTES;
+use crate::cells::card::MAX_FACTS_BYTES;
 use crate::intake::KEY_BYTES;
 
 /// The most ranks a node can claim: bounds what a peer can make us allocate.

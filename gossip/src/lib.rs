@@ -21,6 +21,7 @@ mod link;
 mod meeting;
 mod member;
 mod members;
+mod network;
 mod pace;
 mod part;
 mod quiet;
@@ -33,8 +34,8 @@ pub use driver::{Gossip, MemberList};
 pub use error::Error;
 pub use facts::{CUT, MAX_RANKS, NodeFacts};
 pub use intake::MAX_LIVES;
-pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use member::{Member, MemberState, Seat};
+pub use network::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use quiet::Quiet;
 pub use seal::Sealer;
 

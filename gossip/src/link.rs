@@ -1,4 +1,4 @@
-//! The link to the network, and the adapter that lets chitchat speak over it.
+//! The adapter that lets chitchat speak over the link to the network.
 //!
 //! chitchat drives its socket from one task: that task awaits every `send`, and drops and
 //! re-creates the `recv` future on each tick. So `send` must return at once, `recv` must lose
@@ -19,32 +19,22 @@ use tokio::time::Instant;
 
 use crate::cells::{self, CellId};
 use crate::intake::{Intake, Taken};
+use crate::network::{Inbound, Link, MAX_PAYLOAD_BYTES};
 use crate::pace::Pace;
-use crate::part::Note;
 use crate::seal::Sealing;
 use crate::{GossipConfig, wire};
 
-/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (of
-/// all nodes, about 60 bytes each) come on top in a SYN.
-pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
-
-/// The way out to other members.
-pub trait Link: Send + Sync + 'static {
-    /// Send `payload` to the member at `to`, as well as can be done. Must not block and must not
-    /// wait for a connection: enqueue, dial in the background, and drop (and count) when the queue
-    /// is full. Gossip repeats itself, so a lost message costs a round.
-    fn send(&self, to: SocketAddr, payload: Vec<u8>);
-}
-
-/// A message that came in.
-#[derive(Debug, Clone)]
-pub struct Inbound {
-    /// Where the sender is reached: replies go there.
-    pub from: SocketAddr,
-    /// The sender's name, as its certificate has it.
-    pub node: String,
-    /// The bytes its link was given.
-    pub payload: Vec<u8>,
+/// What comes in that is none of the own cell's gossip.
+pub(crate) enum Note {
+    /// A message about cells.
+    Message(Inbound),
+    /// The sender began an exchange of the gossip within another cell.
+    OfAnother {
+        /// Who.
+        from: SocketAddr,
+        /// Which.
+        cell: CellId,
+    },
 }
 
 /// Opens sockets over one link. Sockets share the incoming channel, so that a restarted protocol

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cells::CellId;
+use crate::cells::cell::CellId;
 use crate::facts::NodeFacts;
 
 /// Whether a member runs.

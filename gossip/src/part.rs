@@ -13,8 +13,9 @@ use crate::GossipConfig;
 use crate::cells::{Card, CellId, Cells, CellsConfig, Entry, Mate, Output, Person, SealedCard, Tells};
 use crate::config::CellsUse;
 use crate::facts::NodeFacts;
-use crate::link::{Inbound, Link};
+use crate::link::Note;
 use crate::member::{Member, Seat};
+use crate::network::{Inbound, Link};
 use crate::quiet::Quiet;
 use crate::seal::Sealing;
 
@@ -26,14 +27,6 @@ const RACK: &str = "rack";
 const MAX_RACK_BYTES: usize = 64;
 /// Looks after which the list is made anew in any case: some of it runs out by itself.
 const LOOKS: u32 = 20;
-
-/// What comes in that is none of the own cell's gossip.
-pub(crate) enum Note {
-    /// A message about cells.
-    Message(Inbound),
-    /// The sender began an exchange of the gossip within another cell.
-    OfAnother { from: SocketAddr, cell: CellId },
-}
 
 pub(crate) struct Part {
     cells: Cells,

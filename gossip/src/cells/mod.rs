@@ -15,8 +15,8 @@
 //!   that is known. `pool`: for simulations. The driver's side is `part`, one level up.
 
 mod bytes;
-mod card;
-mod cell;
+pub(crate) mod card;
+pub(crate) mod cell;
 mod known;
 mod people;
 mod pool;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use card::Entry;
-pub(crate) use card::MAX_FACTS_BYTES;
+use card::MAX_FACTS_BYTES;
 pub use card::{Card, SealedCard};
 use card::{MAX_ROLL, Roll};
 pub use cell::{CellId, place_of};
