@@ -188,7 +188,7 @@ impl Part {
         if let Some((mates, own)) = news {
             self.own = own;
             self.cells.set_mates(mates, now);
-            // Else they would be cast out of the list for having come too late.
+            // The list is to be made anew.
             self.shown.0 = self.shown.0.wrapping_sub(1);
         }
         self.cells.tick(now);
