@@ -15,6 +15,20 @@ use crate::seal::Sealer;
 /// bytes a digest of 600 nodes fills a message.
 const MAX_NAME_BYTES: usize = 64;
 
+/// How a mesh of many nodes falls into cells; the same on every node.
+#[derive(Debug, Clone, Copy)]
+pub struct CellsUse {
+    /// Nodes of a cell at most.
+    pub most: usize,
+    /// Values of [`NodeFacts::extra`](crate::NodeFacts::extra) that are told to all cells.
+    pub told: &'static [&'static str],
+    /// The one that names jobs: its first word is a version, each further one is a job. Who runs
+    /// which is told to all cells, too.
+    pub jobs: &'static str,
+    /// The one that is the number of a trust list.
+    pub trust: &'static str,
+}
+
 /// How one node gossips.
 #[derive(Clone)]
 pub struct GossipConfig {
@@ -47,6 +61,8 @@ pub struct GossipConfig {
     /// traffic within bounds in a large mesh, where it then begins fewer. All that it sends is
     /// about twice this and what is new.
     pub digest_bytes_per_s: u32,
+    /// Into which cells a large mesh falls; without it, all of it is one, however large.
+    pub cells: Option<CellsUse>,
 }
 
 impl std::fmt::Debug for GossipConfig {
@@ -78,6 +94,7 @@ impl GossipConfig {
             forget_after: Duration::from_secs(3600),
             sealer: None,
             digest_bytes_per_s: 44_000,
+            cells: None,
         }
     }
 
@@ -105,6 +122,9 @@ impl GossipConfig {
         }
         if self.interval < Duration::from_millis(1) || self.dead_after < 2 * self.interval {
             return Err(Error::Config("dead_after must be at least two gossip intervals".into()));
+        }
+        if self.cells.is_some_and(|cells| cells.most < 2) {
+            return Err(Error::Config("a cell must have room for two nodes".into()));
         }
         Ok(())
     }

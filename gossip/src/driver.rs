@@ -13,12 +13,15 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
+use crate::cells::CellId;
 use crate::facts::{KEY_LEFT, NodeFacts, check_total};
 use crate::farewell;
-use crate::link::{Inbound, Link, LinkTransport};
+use crate::link::{LinkTransport, Note};
 use crate::meeting::Meeting;
 use crate::member::Member;
 use crate::members::Directory;
+use crate::network::{Inbound, Link};
+use crate::part::Part;
 use crate::remembered::Remembered;
 use crate::seal::Sealing;
 use crate::{Error, GossipConfig};
@@ -28,6 +31,9 @@ use crate::{Error, GossipConfig};
 /// following a mesh that runs slowly; it also keeps a peer's memory small (a window of 1,000 takes
 /// 8 KB).
 const SAMPLING_WINDOW: usize = 8;
+
+/// Messages about cells that may wait.
+const NOTES: usize = 256;
 
 /// The member list, shared: sorted by name, this node included, one entry a name.
 pub type MemberList = Arc<Vec<Member>>;
@@ -62,8 +68,9 @@ impl Gossip {
         cfg.check()?;
         let (commands, command_rx) = mpsc::channel(16);
         let sealing = Sealing::of(cfg.sealer());
-        let transport = LinkTransport::new(link, inbound, &cfg, sealing.clone());
-        let mut driver = Driver::new(cfg, transport, facts, sealing.clone()).await?;
+        let (notes_tx, notes) = mpsc::channel(NOTES);
+        let transport = LinkTransport::new(link, inbound, &cfg, sealing.clone(), cfg.cells.map(|_| notes_tx));
+        let mut driver = Driver::new(cfg, transport, notes, facts, sealing.clone()).await?;
         let look = driver.look().await;
         let (members_tx, members) = watch::channel(Arc::new(look.unwrap_or_default()));
         let task = tokio::spawn(driver.run(command_rx, members_tx));
@@ -175,6 +182,12 @@ struct Driver {
     ending: Ending,
     directory: Directory,
     sealing: Sealing,
+    /// Between cells, where the mesh may have several; what comes for it.
+    part: Option<Part>,
+    notes: mpsc::Receiver<Note>,
+    /// Members of the cell that this node came to last, to be called until they are there.
+    doors: Vec<SocketAddr>,
+    meeting: Option<Meeting>,
     leaves: bool,
     /// Set by a look that found an earlier life of this node above its generation.
     outranked_by: Option<u64>,
@@ -184,10 +197,14 @@ impl Driver {
     async fn new(
         cfg: GossipConfig,
         transport: LinkTransport,
+        notes: mpsc::Receiver<Note>,
         facts: NodeFacts,
         sealing: Sealing,
     ) -> Result<Self, Error> {
-        let (chitchat, ending, directory) = launch(&cfg, &transport, &facts, &sealing).await?;
+        let part = cfg.cells.map(|using| Part::new(&cfg, using, &facts));
+        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
+        let keys = facts.encode()?;
+        let (chitchat, ending, directory) = launch(&cfg, &transport, keys, CellId::WHOLE, &sealing, remembered).await?;
         let published = BTreeMap::new();
         Ok(Self {
             cfg,
@@ -198,6 +215,10 @@ impl Driver {
             ending,
             directory,
             sealing,
+            part,
+            notes,
+            doors: Vec::new(),
+            meeting: None,
             leaves: false,
             outranked_by: None,
         })
@@ -208,7 +229,6 @@ impl Driver {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let seed_pause = (4 * self.cfg.interval).min(Duration::from_secs(2));
         let mut seeds_called = Instant::now();
-        let mut meeting: Option<Meeting> = None;
         self.call_remembered(&members_tx.borrow());
         loop {
             tokio::select! {
@@ -222,7 +242,12 @@ impl Driver {
                         self.publish_value(name, value).await;
                         self.publish(&members_tx).await;
                     }
-                    Some(Command::Reseal) => drop(self.say(true).await),
+                    Some(Command::Reseal) => {
+                        if let Some(part) = &mut self.part {
+                            part.reseal();
+                        }
+                        self.say(true).await;
+                    }
                     Some(Command::Meet(seeds, expected)) => {
                         let new = seeds.into_iter().filter(|seed| *seed != self.cfg.advertise);
                         for seed in new {
@@ -230,7 +255,7 @@ impl Driver {
                                 self.cfg.seeds.push(seed);
                             }
                         }
-                        meeting = Some(Meeting::new(expected, self.cfg.interval));
+                        self.meeting = Some(Meeting::new(expected, self.cfg.interval));
                     }
                     Some(Command::Leave(done)) => {
                         self.leave(&members_tx).await;
@@ -249,18 +274,19 @@ impl Driver {
                     if seeds_called.elapsed() >= seed_pause {
                         seeds_called = Instant::now();
                         self.call_absent_seeds(&members_tx.borrow());
+                        self.call_absent_mates();
                         self.call_remembered(&members_tx.borrow());
                     }
                 }
-                () = Meeting::next(&mut meeting) => {
-                    self.publish(&members_tx).await;
-                    let whom = meeting.as_mut().map(|meeting| meeting.whom(&members_tx.borrow(), &self.cfg.seeds));
-                    match whom.flatten() {
-                        Some(whom) => for to in whom {
-                            let _ = self.chitchat.gossip(to);
-                        },
-                        None => meeting = None,
+                Some(note) = self.notes.recv() => {
+                    if let Some(part) = &mut self.part {
+                        part.receive(note);
+                        self.act().await;
                     }
+                }
+                () = Meeting::next(&mut self.meeting) => {
+                    self.publish(&members_tx).await;
+                    self.meet();
                 }
                 ended = &mut self.ending => {
                     error!(error = ?ended.err(), "gossip stopped unexpectedly; starting it anew");
@@ -273,10 +299,82 @@ impl Driver {
     }
 
     async fn look(&mut self) -> Option<Vec<Member>> {
+        let elsewhere = match &self.part {
+            Some(part) if self.directory.remembers() => part.names(),
+            _ => HashSet::new(),
+        };
         let directory = &mut self.directory;
-        let look = self.chitchat.with_chitchat(|chitchat| directory.look(chitchat, Instant::now())).await;
+        let look = self.chitchat.with_chitchat(|chitchat| directory.look(chitchat, Instant::now(), &elsewhere)).await;
         self.outranked_by = look.outranked_by;
-        look.members
+        let Some(part) = &mut self.part else { return look.members };
+        part.pass(look.members.map(|own| (self.directory.mates(), own)));
+        self.outranked_by = self.outranked_by.max(part.outranked_by());
+        let list = part.list();
+        self.act().await;
+        list
+    }
+
+    /// Does what the protocol between cells wants: its messages go out, what this node says of itself
+    /// goes into the cell's gossip, and where it belongs to another cell, it goes there.
+    async fn act(&mut self) {
+        let Some(part) = &mut self.part else { return };
+        if let Some((cell, doors)) = part.act(self.transport.link()) {
+            if part.generation() == self.cfg.generation {
+                self.doors = doors;
+            } else {
+                self.go(cell, doors).await;
+            }
+        }
+        if self.part.as_mut().is_some_and(Part::has_news) {
+            self.say(false).await;
+        }
+    }
+
+    /// Gossips within another cell from now on, as a new incarnation.
+    async fn go(&mut self, cell: CellId, doors: Vec<SocketAddr>) {
+        let Some(part) = &mut self.part else { return };
+        part.leave_cell();
+        self.cfg.generation = part.generation();
+        info!(%cell, generation = self.cfg.generation, "this node gossips within another cell of the mesh");
+        self.meeting = Some(Meeting::new(doors.len() + 1, self.cfg.interval));
+        self.doors = doors;
+        self.chitchat.abort();
+        let remembered = self.directory.take_remembered();
+        self.begin(cell, remembered).await;
+        self.call_doors();
+    }
+
+    fn call_doors(&self) {
+        for to in self.doors.iter().filter(|door| **door != self.cfg.advertise) {
+            let _ = self.chitchat.gossip(*to);
+        }
+    }
+
+    /// Calls of the first moments; see [`Meeting`].
+    fn meet(&mut self) {
+        let own = self.directory.list();
+        let seeds = if self.doors.is_empty() { &self.cfg.seeds } else { &self.doors };
+        let whom = self.meeting.as_mut().and_then(|meeting| meeting.whom(&own, seeds));
+        match whom {
+            Some(whom) => {
+                for to in whom {
+                    let _ = self.chitchat.gossip(to);
+                }
+            }
+            None => self.meeting = None,
+        }
+    }
+
+    /// In a cell of several: calls members of it that do not live by its gossip, but by what others
+    /// say, and the doors until one of them is there.
+    fn call_absent_mates(&mut self) {
+        let Some(part) = self.part.as_mut().filter(|part| part.is_used()) else { return };
+        for to in part.absent_mates() {
+            let _ = self.chitchat.gossip(to);
+        }
+        if !self.directory.list().iter().any(|member| member.is_live() && !member.is_self) {
+            self.call_doors();
+        }
     }
 
     async fn publish(&mut self, members_tx: &watch::Sender<MemberList>) {
@@ -300,6 +398,7 @@ impl Driver {
     /// What this node says: its facts and published values, and that it leaves.
     fn keys(&self) -> Result<Vec<(String, String)>, Error> {
         let mut keys = self.all().encode()?;
+        keys.extend(self.part.as_ref().and_then(Part::key));
         keys.extend(self.leaves.then(|| (KEY_LEFT.to_owned(), "1".to_owned())));
         check_total(&keys)?;
         Ok(keys)
@@ -308,6 +407,11 @@ impl Driver {
     /// Says what is to be said now; `anew` seals it again where nothing is new. Whether it could be
     /// said.
     async fn say(&mut self, anew: bool) -> bool {
+        let all = self.all();
+        if let Some(part) = &mut self.part {
+            part.say(&all);
+            part.has_news();
+        }
         let keys = match self.keys() {
             Ok(keys) => keys,
             Err(error) => {
@@ -342,7 +446,8 @@ impl Driver {
     /// ever more rarely, and a seed that was split off has to be found again.
     fn call_absent_seeds(&self, members: &[Member]) {
         let present: HashSet<SocketAddr> = members.iter().filter(|m| m.is_live()).map(|m| m.address).collect();
-        for seed in self.cfg.seeds.iter().filter(|seed| !present.contains(seed) && **seed != self.cfg.advertise) {
+        let absent = |seed: &&SocketAddr| !present.contains(seed) && **seed != self.cfg.advertise;
+        for seed in self.cfg.seeds.iter().filter(absent) {
             let _ = self.chitchat.gossip(*seed);
         }
     }
@@ -360,7 +465,9 @@ impl Driver {
     async fn leave(&mut self, members_tx: &watch::Sender<MemberList>) {
         self.leaves = true;
         self.say(false).await;
-        let receivers = farewell::whom(&members_tx.borrow());
+        // Those of other cells hear of it from this one's delegates.
+        let own = self.part.as_ref().map(|_| Arc::new(self.directory.list()));
+        let receivers = farewell::whom(&own.unwrap_or_else(|| members_tx.borrow().clone()));
         farewell::send(&self.chitchat, &self.transport, &receivers).await;
         let _ = self.chitchat.initiate_shutdown();
         let _ = tokio::time::timeout(self.cfg.interval, &mut self.ending).await;
@@ -371,7 +478,22 @@ impl Driver {
         self.chitchat.abort();
         self.cfg.generation = generation.saturating_add(1);
         self.cfg.remembered = self.directory.for_next_life();
-        match launch(&self.cfg, &self.transport, &self.all(), &self.sealing).await {
+        let cell = self.part.as_mut().map_or(CellId::WHOLE, |part| {
+            part.begin_anew(self.cfg.generation);
+            part.cell()
+        });
+        let cfg = &self.cfg;
+        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
+        self.begin(cell, remembered).await;
+    }
+
+    /// Begins the incarnation of the present generation, within this cell.
+    async fn begin(&mut self, cell: CellId, remembered: Remembered) {
+        let launched = match self.keys() {
+            Ok(keys) => launch(&self.cfg, &self.transport, keys, cell, &self.sealing, remembered).await,
+            Err(error) => Err(error),
+        };
+        match launched {
             Ok((chitchat, ending, directory)) => {
                 self.chitchat = chitchat;
                 self.ending = ending;
@@ -388,19 +510,22 @@ impl Driver {
     }
 }
 
-pub(crate) async fn launch(
+async fn launch(
     cfg: &GossipConfig,
     transport: &LinkTransport,
-    facts: &NodeFacts,
+    keys: Vec<(String, String)>,
+    cell: CellId,
     sealing: &Sealing,
+    remembered: Remembered,
 ) -> Result<(ChitchatHandle, Ending, Directory), Error> {
     let id = ChitchatId::new(cfg.node.as_str(), cfg.generation, cfg.advertise);
+    let seeds = if cell == CellId::WHOLE { &cfg.seeds[..] } else { &[] };
     let config = ChitchatConfig {
         chitchat_id: id.clone(),
         cluster_id: cfg.mesh.clone(),
         gossip_interval: cfg.interval,
         listen_addr: cfg.advertise,
-        seed_nodes: cfg.seeds.iter().map(ToString::to_string).collect(),
+        seed_nodes: seeds.iter().map(ToString::to_string).collect(),
         failure_detector_config: failure_detector(cfg),
         marked_for_deletion_grace_period: cfg.forget_after,
         catchup_callback: None,
@@ -408,14 +533,14 @@ pub(crate) async fn launch(
         // copy all facts of all members whenever any of them has changed.
         extra_liveness_predicate: Some(Box::new(|_| false)),
     };
-    let keys = facts.encode()?;
     check_total(&keys)?;
     let keys = sealing.first(&id, keys);
+    transport.go_to(cell);
     let chitchat = spawn_chitchat(config, keys, transport).await.map_err(|e| Error::Start(e.to_string()))?;
     transport.attach(chitchat.chitchat());
     let ending: Ending = Box::pin(chitchat.termination_watcher());
-    let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
-    Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone(), remembered)))
+    let within = cfg.cells.map(|using| (cell, using));
+    Ok((chitchat, ending, Directory::new(id, cfg.dead_after, sealing.clone(), within, remembered)))
 }
 
 /// chitchat declares a peer dead when the time since its last heartbeat exceeds `phi_threshold`

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::Error;
+use crate::cells::card::MAX_FACTS_BYTES;
 use crate::intake::KEY_BYTES;
 
 /// The most ranks a node can claim: bounds what a peer can make us allocate.
@@ -22,6 +23,11 @@ pub const MAX_RANKS: usize = 65_536;
 /// Largest value under one key, bytes. The protocol's strings end at 65,535 bytes; a value that
 /// large would push everything else out of a message.
 const MAX_VALUE_BYTES: usize = 8 * 1024;
+
+/// In `extra` of a node of another cell: its labels were too long to be told.
+pub const CUT: &str = "labels cut";
+/// Of a long state of capture so much is told to other cells; ranks only up to so much.
+const CAPTURE_CHARS: usize = 64;
 
 const KEY_NODE: &str = "n";
 const KEY_STORE: &str = "s";
@@ -83,6 +89,53 @@ impl NodeFacts {
             }
         }
         Ok(keys)
+    }
+
+    /// What is told to all cells: that of [`KEY_NODE`], and these of `extra`. The second is false
+    /// where that was too long, and labels are left out.
+    pub(crate) fn for_all(&self, told: &[&str]) -> (String, bool) {
+        let extra: BTreeMap<&str, &String> = self
+            .extra
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .filter(|(name, _)| told.contains(name))
+            .collect();
+        let ranks = Some(ranges_of(&self.ranks)).filter(|ranks| ranks.len() <= CAPTURE_CHARS);
+        let text = |labels: &BTreeMap<String, String>, capture: &str, cut: bool| {
+            json!({
+                "r": ranks,
+                "a": self.address,
+                "l": labels,
+                "v": self.version,
+                "h": self.schema_hash,
+                "c": capture,
+                "x": extra,
+                "cut": cut,
+            })
+            .to_string()
+        };
+        let all = text(&self.labels, &self.capture, false);
+        if all.len() <= MAX_FACTS_BYTES {
+            return (all, true);
+        }
+        let capture: String = self.capture.chars().take(CAPTURE_CHARS).collect();
+        let shorter = text(&self.labels, &capture, false);
+        if shorter.len() <= MAX_FACTS_BYTES {
+            return (shorter, true);
+        }
+        (text(&BTreeMap::new(), &capture, true), false)
+    }
+
+    /// Reads what [`NodeFacts::for_all`] wrote.
+    pub(crate) fn read_for_all(text: &str) -> Self {
+        let mut facts = Self::decode([(KEY_NODE, text)].into_iter());
+        let fields = object(text);
+        facts.ranks = ranks_of(&field::<String>(&fields, "r")).unwrap_or_default();
+        facts.extra = field(&fields, "x");
+        if field(&fields, "cut") {
+            facts.extra.insert(CUT.to_owned(), "1".to_owned());
+        }
+        facts
     }
 
     /// Reads facts from gossip keys; what cannot be read stays at its default.

@@ -21,19 +21,21 @@ mod link;
 mod meeting;
 mod member;
 mod members;
+mod network;
 mod pace;
+mod part;
 mod quiet;
 mod remembered;
 mod seal;
 mod wire;
 
-pub use config::{GossipConfig, next_generation};
+pub use config::{CellsUse, GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use error::Error;
-pub use facts::{MAX_RANKS, NodeFacts};
+pub use facts::{CUT, MAX_RANKS, NodeFacts};
 pub use intake::MAX_LIVES;
-pub use link::{Inbound, Link, MAX_PAYLOAD_BYTES};
-pub use member::{Member, MemberState};
+pub use member::{Member, MemberState, Seat};
+pub use network::{Inbound, Link, MAX_PAYLOAD_BYTES};
 pub use quiet::Quiet;
 pub use seal::Sealer;
 

@@ -1,4 +1,4 @@
-//! The link to the network, and the adapter that lets chitchat speak over it.
+//! The adapter that lets chitchat speak over the link to the network.
 //!
 //! chitchat drives its socket from one task: that task awaits every `send`, and drops and
 //! re-creates the `recv` future on each tick. So `send` must return at once, `recv` must lose
@@ -17,30 +17,24 @@ use chitchat::{Chitchat, ChitchatMessage, Serializable};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::GossipConfig;
+use crate::cells::{self, CellId};
 use crate::intake::{Intake, Taken};
+use crate::network::{Inbound, Link, MAX_PAYLOAD_BYTES};
 use crate::pace::Pace;
 use crate::seal::Sealing;
+use crate::{GossipConfig, wire};
 
-/// Largest gossip message, bytes: chitchat fills messages up to 65,507 bytes, and its digests (of
-/// all nodes, about 60 bytes each) come on top in a SYN.
-pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024;
-
-/// The way out to other members.
-pub trait Link: Send + Sync + 'static {
-    /// Send `payload` to the member at `to`, as well as can be done. Must not block and must not
-    /// wait for a connection: enqueue, dial in the background, and drop (and count) when the queue
-    /// is full. Gossip repeats itself, so a lost message costs a round.
-    fn send(&self, to: SocketAddr, payload: Vec<u8>);
-}
-
-/// A message that came in.
-#[derive(Debug, Clone)]
-pub struct Inbound {
-    /// Where the sender is reached: replies go there.
-    pub from: SocketAddr,
-    /// The bytes its link was given.
-    pub payload: Vec<u8>,
+/// What comes in that is none of the own cell's gossip.
+pub(crate) enum Note {
+    /// A message about cells.
+    Message(Inbound),
+    /// The sender began an exchange of the gossip within another cell.
+    OfAnother {
+        /// Who.
+        from: SocketAddr,
+        /// Which.
+        cell: CellId,
+    },
 }
 
 /// Opens sockets over one link. Sockets share the incoming channel, so that a restarted protocol
@@ -55,6 +49,10 @@ pub(crate) struct LinkTransport {
     mesh: String,
     sealing: Sealing,
     state: watch::Sender<Option<State>>,
+    /// In a mesh that may have several cells: the one of sockets that are opened from now on, and
+    /// where that goes which is none of its gossip.
+    cell: Arc<std::sync::Mutex<CellId>>,
+    notes: Option<mpsc::Sender<Note>>,
 }
 
 /// chitchat's state, where what counts of a message is put.
@@ -66,8 +64,11 @@ impl LinkTransport {
         inbound: mpsc::Receiver<Inbound>,
         cfg: &GossipConfig,
         sealing: Sealing,
+        notes: Option<mpsc::Sender<Note>>,
     ) -> Self {
         Self {
+            cell: Arc::default(),
+            notes,
             mesh: cfg.mesh.clone(),
             sealing,
             state: watch::Sender::default(),
@@ -84,6 +85,16 @@ impl LinkTransport {
     /// messages wait.
     pub(crate) fn attach(&self, state: State) {
         self.state.send_replace(Some(state));
+    }
+
+    /// Sockets that are opened from now on gossip within this cell.
+    pub(crate) fn go_to(&self, cell: CellId) {
+        *self.cell.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = cell;
+    }
+
+    /// The way out.
+    pub(crate) fn link(&self) -> &dyn Link {
+        &*self.link
     }
 
     /// Lets this many more exchanges begin without regard to the allowance.
@@ -112,6 +123,8 @@ impl Transport for LinkTransport {
             pace: Pace::new(self.digest_bytes_per_s, self.round),
             urgent: self.urgent.clone(),
             completed: self.completed.clone(),
+            cell: *self.cell.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+            notes: self.notes.clone(),
         }))
     }
 }
@@ -128,9 +141,32 @@ struct LinkSocket {
     pace: Pace,
     urgent: Arc<AtomicUsize>,
     completed: Arc<AtomicUsize>,
+    cell: CellId,
+    notes: Option<mpsc::Sender<Note>>,
 }
 
 impl LinkSocket {
+    /// The message of the own cell's gossip that came, without its head. What else comes is noted; a
+    /// note that nobody has time for is a lost message.
+    fn of_own_cell(&self, inbound: Inbound) -> Option<Inbound> {
+        let Some(notes) = &self.notes else { return Some(inbound) };
+        if cells::is_about_cells(&inbound.payload) {
+            let _ = notes.try_send(Note::Message(inbound));
+            return None;
+        }
+        let (cell, message) = cells::unwrap(&inbound.payload)?;
+        if cell != self.cell {
+            if wire::is_syn(message) {
+                let _ = notes.try_send(Note::OfAnother { from: inbound.from, cell });
+            }
+            return None;
+        }
+        match cell == CellId::WHOLE {
+            true => Some(inbound),
+            false => Some(Inbound { payload: message.to_vec(), ..inbound }),
+        }
+    }
+
     fn may_begin(&mut self) -> bool {
         let urgent = self.urgent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
         self.pace.may_begin(Instant::now()) || urgent
@@ -153,12 +189,12 @@ impl Socket for LinkSocket {
         if begins {
             self.pace.exchange_started(payload.len());
         }
-        if payload.len() > MAX_PAYLOAD_BYTES {
+        if payload.len() > MAX_PAYLOAD_BYTES - cells::HEAD_BYTES {
             // Happens from about 2,000 nodes on; see ALGORITHM.md.
             tracing::warn!(bytes = payload.len(), "a gossip message outgrew its limit and was not sent");
             return Ok(());
         }
-        self.link.send(to, payload);
+        self.link.send(to, cells::wrap(self.cell, payload));
         if completes {
             self.completed.fetch_add(1, Ordering::Relaxed);
         }
@@ -170,7 +206,13 @@ impl Socket for LinkSocket {
         // looked at, and nothing is awaited after that.
         loop {
             if self.waiting.is_none() {
-                self.waiting = self.inbound.lock().await.recv().await;
+                let inbound = self.inbound.lock().await.recv().await;
+                if let Some(inbound) = inbound {
+                    self.waiting = self.of_own_cell(inbound);
+                    if self.waiting.is_none() {
+                        continue;
+                    }
+                }
             }
             let state = self.state.wait_for(Option::is_some).await.ok().and_then(|state| state.clone());
             let (Some(state), true) = (state, self.waiting.is_some()) else {
@@ -179,7 +221,7 @@ impl Socket for LinkSocket {
                 return std::future::pending().await;
             };
             let mut chitchat = state.lock().await;
-            let Some(Inbound { from, payload }) = self.waiting.take() else { continue };
+            let Some(Inbound { from, payload, .. }) = self.waiting.take() else { continue };
             if let Some(Taken { message, answer }) = self.intake.take(&mut chitchat, from, &payload) {
                 self.answer = answer;
                 return Ok((from, message));
@@ -195,7 +237,6 @@ mod tests {
     use chitchat::{ChitchatConfig, ChitchatId, FailureDetectorConfig};
 
     use super::*;
-    use crate::wire;
 
     struct Nowhere;
     impl Link for Nowhere {
@@ -207,7 +248,7 @@ mod tests {
         let (tx, rx) = mpsc::channel(8);
         let from: SocketAddr = ([127, 0, 0, 1], 1).into();
         let cfg = GossipConfig::new("m", "n", 1, from);
-        let transport = LinkTransport::new(Arc::new(Nowhere), rx, &cfg, Sealing::default());
+        let transport = LinkTransport::new(Arc::new(Nowhere), rx, &cfg, Sealing::default(), None);
         let mut socket = transport.open(from).await.unwrap();
         let config = ChitchatConfig {
             chitchat_id: ChitchatId::new("n", 1, from),
@@ -230,7 +271,7 @@ mod tests {
         give_up(&mut socket).await;
         let ack = wire::ack().unwrap();
         for payload in [b"junk".to_vec(), Vec::new(), ack.serialize_to_vec()] {
-            tx.send(Inbound { from, payload }).await.unwrap();
+            tx.send(Inbound { from, node: "n1".into(), payload }).await.unwrap();
         }
         give_up(&mut socket).await;
         let held = state.lock().await;
@@ -254,7 +295,7 @@ mod tests {
         // Nothing refills it, however long this takes.
         let cfg = GossipConfig { digest_bytes_per_s: 0, ..GossipConfig::new("m", "n", 1, from) };
         let (link, (_tx, rx)) = (Arc::new(Count(AtomicUsize::new(0))), mpsc::channel(1));
-        let transport = LinkTransport::new(link.clone(), rx, &cfg, Sealing::default());
+        let transport = LinkTransport::new(link.clone(), rx, &cfg, Sealing::default(), None);
         let mut socket = transport.open(from).await.unwrap();
         let syn = || wire::syn("m", &wire::Digest::new()).unwrap();
         let mut sent = Vec::new();

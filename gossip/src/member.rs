@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cells::cell::CellId;
 use crate::facts::NodeFacts;
 
 /// Whether a member runs.
@@ -41,6 +42,21 @@ pub struct Member {
     /// (a cloned image). Only one of the two is asked.
     #[serde(default)]
     pub double: Option<SocketAddr>,
+    /// Where it is in a mesh of several cells.
+    #[serde(skip)]
+    pub seat: Seat,
+}
+
+/// Where a member is in a mesh of several cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seat {
+    /// Its cell.
+    pub cell: CellId,
+    /// It is a delegate of it.
+    pub speaks: bool,
+    /// The cell is another than this node's. Then only the facts that are told to all cells are
+    /// known of it: no rows, no times of its store, no other values.
+    pub elsewhere: bool,
 }
 
 /// Encodes a shared value as if it were not shared.
@@ -85,5 +101,6 @@ pub(crate) fn test_member(n: u16, state: MemberState) -> Member {
         facts: Arc::default(),
         is_self: n == 1,
         double: None,
+        seat: Seat::default(),
     }
 }

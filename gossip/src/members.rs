@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 use chitchat::{Chitchat, ChitchatId, NodeState};
 use foldhash::fast::RandomState;
 
+use crate::cells::{CellId, Entry, Mate, Tells};
+use crate::config::CellsUse;
 use crate::facts::{KEY_LEFT, NodeFacts};
-use crate::member::{Member, MemberState};
+use crate::member::{Member, MemberState, Seat};
+use crate::part::{self, KEY_CARD};
 use crate::remembered::Remembered;
 use crate::seal::{KEY_SEAL, Sealing};
 
@@ -29,6 +32,10 @@ struct Seen {
     believed: bool,
     left: bool,
     facts: Arc<NodeFacts>,
+    /// Its card as it stands in the key, what that is, and what it tells, where there are cells.
+    card_text: String,
+    card: Option<(Arc<Entry>, Arc<str>)>,
+    tells: Arc<Tells>,
     /// The facts were read anew since the last look.
     fresh: bool,
     /// It has been known for so long that an earlier life of its name would not look alive any more.
@@ -48,6 +55,7 @@ pub(crate) struct Directory {
     /// How long an incarnation may stay unjudged before it is listed as dead.
     patience: Duration,
     sealing: Sealing,
+    within: Option<(CellId, CellsUse)>,
     seen: FastMap<ChitchatId, Seen>,
     remembered: Remembered,
     /// When the last look was, and until when missing heartbeats may be this node's own fault.
@@ -65,8 +73,36 @@ pub(crate) struct Look {
 }
 
 impl Directory {
-    pub(crate) fn new(self_id: ChitchatId, patience: Duration, sealing: Sealing, remembered: Remembered) -> Self {
-        Self { self_id, patience, sealing, seen: FastMap::default(), remembered, looked: None, excused_until: None }
+    /// `within` is this node's cell, where the mesh may have several.
+    pub(crate) fn new(
+        self_id: ChitchatId,
+        patience: Duration,
+        sealing: Sealing,
+        within: Option<(CellId, CellsUse)>,
+        remembered: Remembered,
+    ) -> Self {
+        let seen = FastMap::default();
+        Self { self_id, patience, sealing, within, seen, remembered, looked: None, excused_until: None }
+    }
+
+    /// Whether anybody is remembered whom gossip does not know.
+    pub(crate) fn remembers(&self) -> bool {
+        !self.remembered.is_empty()
+    }
+
+    /// Whom the earlier life knew, for a life in another cell.
+    pub(crate) fn take_remembered(&mut self) -> Remembered {
+        std::mem::take(&mut self.remembered)
+    }
+
+    /// The members of the own cell but this node, for the protocol between cells.
+    pub(crate) fn mates(&self) -> Vec<Mate> {
+        let newest = self.newest().into_values().filter(|(id, ..)| **id != self.self_id);
+        let mate = |(_, seen, state): (&ChitchatId, &Seen, MemberState)| {
+            let (entry, seal) = seen.card.clone()?;
+            Some(Mate { entry, seal, state, tells: Arc::clone(&seen.tells) })
+        };
+        newest.filter_map(mate).collect()
     }
 
     /// Whether missing heartbeats prove nothing about others now. There are many looks within
@@ -82,7 +118,8 @@ impl Directory {
 
     /// The members, where anything about them has changed since the last look: most looks find
     /// nothing new, and then cost little however many there are.
-    pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant) -> Look {
+    /// `elsewhere` are members of other cells: they need not be remembered.
+    pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant, elsewhere: &HashSet<String>) -> Look {
         let live: FastSet<&ChitchatId> = chitchat.live_nodes().collect();
         let states = chitchat.node_states();
         let own = Sealing::default();
@@ -94,7 +131,7 @@ impl Directory {
                 self.seen.insert(id.clone(), Seen::new(now));
             }
             let Some(seen) = self.seen.get_mut(id) else { continue };
-            seen.read(id, state, if is_self { &own } else { &self.sealing });
+            seen.read(id, state, if is_self { &own } else { &self.sealing }, self.within.filter(|_| !is_self));
             // An incarnation without a good seal is not listed.
             let beating = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
             let alive = seen.believed && (is_self || (beating && !seen.left));
@@ -122,7 +159,7 @@ impl Directory {
         if !self.remembered.is_empty() {
             let listed = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
             let known: FastSet<&str> = listed.map(|(id, _)| &*id.node_id).collect();
-            changed |= self.remembered.look(now, excused, |name| known.contains(name));
+            changed |= self.remembered.look(now, excused, |name| known.contains(name) || elsewhere.contains(name));
         }
         Look { members: changed.then(|| self.list()), outranked_by }
     }
@@ -138,7 +175,7 @@ impl Directory {
     }
 
     /// Of each name the highest generation, and of this node's own only this life.
-    fn list(&self) -> Vec<Member> {
+    fn newest(&self) -> BTreeMap<&str, (&ChitchatId, &Seen, MemberState)> {
         let mut newest: BTreeMap<&str, (&ChitchatId, &Seen, MemberState)> = BTreeMap::new();
         for (id, seen) in &self.seen {
             let Some(standing) = seen.standing else { continue };
@@ -150,15 +187,22 @@ impl Directory {
                 newest.insert(&id.node_id, (id, seen, standing));
             }
         }
+        newest
+    }
+
+    /// The members that are known here, of each name one.
+    pub(crate) fn list(&self) -> Vec<Member> {
         let mut alive: FastMap<&str, u32> = FastMap::default();
         for (id, _) in self.seen.iter().filter(|(_, seen)| seen.is_surely_alive()) {
             *alive.entry(&id.node_id).or_default() += 1;
         }
-        let mut members: Vec<Member> = newest
+        let cell = self.within.map_or(CellId::WHOLE, |(cell, _)| cell);
+        let mut members: Vec<Member> = self
+            .newest()
             .into_values()
             .map(|(id, seen, state)| {
                 let double = alive.get(&*id.node_id).filter(|lives| **lives > 1).and_then(|_| self.double(id, seen));
-                Member { double, ..seen.member(id, state, *id == self.self_id) }
+                Member { double, seat: Seat { cell, ..Seat::default() }, ..seen.member(id, state, *id == self.self_id) }
             })
             .collect();
         if !self.remembered.is_empty() {
@@ -186,6 +230,9 @@ impl Seen {
             believed: false,
             left: false,
             facts: Arc::default(),
+            card_text: String::new(),
+            card: None,
+            tells: Arc::default(),
             fresh: false,
             settled: false,
             standing: None,
@@ -194,7 +241,8 @@ impl Seen {
 
     /// Reads what changed since the last look. Its seal was good when it came in (`intake`); it is
     /// judged again when certificates may be judged otherwise.
-    fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing) {
+    /// `within` is the cell that a member has to be of, where there are several: its card says so.
+    fn read(&mut self, id: &ChitchatId, state: &NodeState, sealing: &Sealing, within: Option<(CellId, CellsUse)>) {
         let (version, epoch) = (state.max_version(), sealing.epoch());
         if self.version == version && self.epoch == epoch {
             return;
@@ -214,6 +262,25 @@ impl Seen {
             self.left = state.contains_key(KEY_LEFT);
             self.facts = Arc::new(NodeFacts::decode(state.key_values()));
         }
+        if let (true, Some((cell, using))) = (self.believed, within) {
+            self.believed = self.read_card(id, state.get(KEY_CARD).unwrap_or_default(), sealing, cell);
+            self.tells = Arc::new(part::tells_of(&self.facts, using));
+        }
+    }
+
+    /// Whether the member is of the cell. Before the mesh has several nobody tells a card.
+    fn read_card(&mut self, id: &ChitchatId, text: &str, sealing: &Sealing, cell: CellId) -> bool {
+        if text.is_empty() {
+            let entry = (cell == CellId::WHOLE).then(|| part::entry_without_card(id, &self.facts));
+            // It says the same as before, mostly.
+            if self.card.as_ref().map(|(entry, _)| entry.id) != entry.as_ref().map(|entry| entry.id) {
+                self.card = entry.map(|entry| (Arc::new(entry), "".into()));
+            }
+        } else if self.card_text != text || self.card.is_none() {
+            self.card = part::card_of(text, id, cell, sealing).map(|(entry, seal)| (Arc::new(entry), seal));
+        }
+        text.clone_into(&mut self.card_text);
+        self.card.is_some()
     }
 
     fn is_surely_alive(&self) -> bool {
@@ -229,6 +296,7 @@ impl Seen {
             facts: Arc::clone(&self.facts),
             is_self,
             double: None,
+            seat: Seat::default(),
         }
     }
 }

@@ -15,9 +15,10 @@ use crate::member::{Member, MemberState};
 const AT_A_TIME: usize = 8;
 
 /// Members that are remembered and not known otherwise.
+#[derive(Default)]
 pub(crate) struct Remembered {
     /// Until when they may be silent without counting as dead.
-    patience_ends: Instant,
+    patience_ends: Option<Instant>,
     /// Of each name the member and when it is forgotten.
     members: BTreeMap<String, (Member, Instant)>,
     /// Addresses of all of them, those long forgotten included.
@@ -43,7 +44,7 @@ impl Remembered {
             let member = Member { state: MemberState::Unconfirmed, is_self: false, ..member.clone() };
             (member.name.clone(), (member, now + (forget_after - *silent)))
         });
-        Self { patience_ends: now + patience, members: listed.collect(), addresses, next: 0 }
+        Self { patience_ends: Some(now + patience), members: listed.collect(), addresses, next: 0 }
     }
 
     /// Updates the list and returns whether it changed; `known` tells which names gossip reports.
@@ -55,7 +56,7 @@ impl Remembered {
         let before = self.members.len();
         self.members.retain(|name, (_, forgotten)| now < *forgotten && !known(name));
         let mut changed = self.members.len() != before;
-        if now >= self.patience_ends && !excused {
+        if self.patience_ends.is_none_or(|ends| now >= ends) && !excused {
             for (member, _) in self.members.values_mut() {
                 changed |= std::mem::replace(&mut member.state, MemberState::Dead) != MemberState::Dead;
             }
@@ -83,6 +84,7 @@ impl Remembered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::member::Seat;
 
     fn member(n: u16) -> Member {
         Member {
@@ -93,6 +95,7 @@ mod tests {
             facts: std::sync::Arc::default(),
             is_self: n == 1,
             double: None,
+            seat: Seat::default(),
         }
     }
 

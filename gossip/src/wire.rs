@@ -108,6 +108,11 @@ pub enum Message {
     OtherMesh,
 }
 
+/// Whether it begins an exchange.
+pub(crate) fn is_syn(payload: &[u8]) -> bool {
+    payload.starts_with(&head(SYN))
+}
+
 /// Reads a message.
 pub(crate) fn read(payload: &[u8]) -> anyhow::Result<Message> {
     let buf = &mut payload.strip_prefix(&PREFIX[..]).context("no gossip message")?;

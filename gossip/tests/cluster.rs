@@ -23,6 +23,7 @@ struct Net {
 struct MemLink {
     net: Arc<Net>,
     own: SocketAddr,
+    name: String,
 }
 
 impl Link for MemLink {
@@ -31,7 +32,7 @@ impl Link for MemLink {
             return;
         }
         if let Some(listener) = self.net.listeners.lock().unwrap().get(&to) {
-            let _ = listener.try_send(Inbound { from: self.own, payload });
+            let _ = listener.try_send(Inbound { from: self.own, node: self.name.clone(), payload });
         }
     }
 }
@@ -70,7 +71,7 @@ impl Cluster {
         cfg.interval = Duration::from_millis(40);
         cfg.dead_after = self.dead_after;
         cfg.remembered = remembered.into_iter().map(|member| (member, Duration::ZERO)).collect();
-        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n) });
+        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n), name: format!("n{n}") });
         self.nodes.insert(n, Gossip::start(cfg, link, rx, facts).await.unwrap());
     }
 
@@ -82,7 +83,7 @@ impl Cluster {
         cfg.seeds = seeds.iter().map(|s| addr(*s)).collect();
         cfg.interval = Duration::from_millis(40);
         cfg.dead_after = self.dead_after;
-        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n) });
+        let link = Arc::new(MemLink { net: self.net.clone(), own: addr(n), name: name.to_owned() });
         self.nodes.insert(n, Gossip::start(cfg, link, rx, facts("1")).await.unwrap());
     }
 
@@ -111,7 +112,8 @@ impl Cluster {
 
     fn inject(&self, n: u16, payload: &[u8]) {
         let listeners = self.net.listeners.lock().unwrap();
-        let _ = listeners[&addr(n)].try_send(Inbound { from: addr(999), payload: payload.to_vec() });
+        let _ =
+            listeners[&addr(n)].try_send(Inbound { from: addr(999), node: "n999".into(), payload: payload.to_vec() });
     }
 
     fn cut(&self, a: u16, b: u16) {

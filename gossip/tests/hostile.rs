@@ -39,12 +39,12 @@ impl Sealer for Names {
 
 type Net = Arc<Mutex<HashMap<SocketAddr, mpsc::Sender<Inbound>>>>;
 
-struct MemLink(Net, SocketAddr);
+struct MemLink(Net, SocketAddr, &'static str);
 
 impl Link for MemLink {
     fn send(&self, to: SocketAddr, payload: Vec<u8>) {
         if let Some(listener) = self.0.lock().unwrap().get(&to) {
-            let _ = listener.try_send(Inbound { from: self.1, payload });
+            let _ = listener.try_send(Inbound { from: self.1, node: self.2.to_owned(), payload });
         }
     }
 }
@@ -76,7 +76,7 @@ async fn start(net: &Net, name: &'static str, port: u16) -> Gossip {
     config.dead_after = Duration::from_secs(5);
     let (tx, rx) = mpsc::channel(256);
     net.lock().unwrap().insert(address(port), tx);
-    let link = Arc::new(MemLink(net.clone(), address(port)));
+    let link = Arc::new(MemLink(net.clone(), address(port), name));
     Gossip::start(config.with_sealer(Arc::new(Names(name))), link, rx, facts("1")).await.unwrap()
 }
 
@@ -110,7 +110,8 @@ impl Scene {
 
     fn send(&self, to: u16, message: &Message) {
         let sender = self.net.lock().unwrap()[&address(to)].clone();
-        let _ = sender.try_send(Inbound { from: address(HOSTILE), payload: hostile::bytes(message) });
+        let _ =
+            sender.try_send(Inbound { from: address(HOSTILE), node: "evil".into(), payload: hostile::bytes(message) });
     }
 
     /// What the node at `port` answers to an empty digest: what it knows of everybody. It has then
@@ -122,7 +123,7 @@ impl Scene {
             assert!(Instant::now() < until, "{port} does not answer");
             self.send(port, &Message::Syn { mesh: "m".into(), digest: Digest::new() });
             let answer = tokio::time::timeout(Duration::from_secs(1), self.inbox.recv()).await;
-            let Ok(Some(Inbound { from, payload })) = answer else { continue };
+            let Ok(Some(Inbound { from, payload, .. })) = answer else { continue };
             if let (Ok(Message::SynAck { digest, deltas }), true) = (hostile::read(&payload), from == address(port)) {
                 return (digest, deltas);
             }

@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 /// A cell: all places that begin with these bits. The whole line is one cell, too.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct CellId {
     /// The bits, from the highest down; those behind the last are zero.
     bits: u64,
@@ -43,6 +43,19 @@ impl CellId {
     #[must_use]
     pub fn is_within(self, other: Self) -> bool {
         self.depth >= other.depth && other.contains(self.bits)
+    }
+
+    /// As it stands before messages.
+    pub(crate) fn to_bytes(self) -> [u8; 9] {
+        let mut bytes = [self.depth; 9];
+        bytes[1..].copy_from_slice(&self.bits.to_be_bytes());
+        bytes
+    }
+
+    /// `None` where the bytes are no cell, or that of the whole mesh, which stands before nothing.
+    pub(crate) fn from_bytes([depth, bits @ ..]: &[u8; 9]) -> Option<Self> {
+        let cell = Self { bits: u64::from_be_bytes(*bits), depth: *depth };
+        (cell.is_sound() && cell != Self::WHOLE).then_some(cell)
     }
 
     /// Whether its parts are as [`CellId::of`] makes them: what comes from others may be anything.

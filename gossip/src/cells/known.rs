@@ -28,6 +28,8 @@ pub(crate) struct Kept {
     /// When it came, and with which beat.
     pub(crate) first: (Duration, u32),
     pub(crate) moved: Duration,
+    /// It has gone on once since the cell was found silent.
+    pub(crate) goes_on: bool,
     /// Delegates of this member's that have it.
     pub(crate) vouchers: Vec<u64>,
 }

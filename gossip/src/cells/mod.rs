@@ -11,11 +11,12 @@
 //!
 //! - `cell`: names of cells, and which one a node belongs to. `card`: what a node says to all.
 //!   `report`: what a delegate says of its cell. `known`, `table`: what is known of one cell, of all.
-//!   `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all that is known. `pool`: for simulations.
+//!   `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all
+//!   that is known. `pool`: for simulations. The driver's side is `part`, one level up.
 
 mod bytes;
-mod card;
-mod cell;
+pub(crate) mod card;
+pub(crate) mod cell;
 mod known;
 mod people;
 mod pool;
@@ -26,13 +27,15 @@ mod table;
 mod tests;
 mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use card::Entry;
+use card::MAX_FACTS_BYTES;
 pub use card::{Card, SealedCard};
-use card::{Entry, MAX_FACTS_BYTES, MAX_ROLL, Roll};
+use card::{MAX_ROLL, Roll};
 pub use cell::{CellId, place_of};
 use cell::{mix, weight};
 use known::{DELEGATES, Role};
@@ -45,6 +48,7 @@ pub use table::MAX_CELLS;
 use table::{MAX_BEATS, Table};
 use wire::Message;
 pub use wire::is_about_cells;
+pub(crate) use wire::{HEAD_BYTES, unwrap, wrap};
 
 use crate::member::MemberState;
 use crate::seal::{Sealer, Sealing};
@@ -55,11 +59,11 @@ const MAX_CONTACTS: usize = 256;
 const DOORS: usize = 8;
 /// Rolls that are asked for in one round.
 const FETCHES: usize = 16;
-/// For so long who has come to a cell does not speak for it: it has to meet its members first.
-const NEW_FOR: Duration = Duration::from_secs(3);
-/// For so long a larger cell has to be the right one before a node goes back to it: who has just
-/// come knows few, and to few everything looks like one small cell.
-const JOINS_AFTER: Duration = Duration::from_secs(30);
+/// For so many rounds who has come to a cell does not speak for it: it has to meet its members first.
+const NEW_FOR: u32 = 6;
+/// For so many rounds a larger cell has to be the right one before a node goes back to it: who has
+/// just come knows few, and to few everything looks like one small cell.
+const JOINS_AFTER: u32 = 60;
 
 /// How one node takes part.
 #[derive(Debug, Clone)]
@@ -115,7 +119,8 @@ pub enum Output {
         /// The message.
         payload: Vec<u8>,
     },
-    /// Gossip within another cell from now on, as a new incarnation of the cell's protocol.
+    /// Gossip within this cell from now on, as the incarnation that [`Cells::card`] names; where this
+    /// is the cell already, only the doors are new.
     Move {
         /// The cell.
         cell: CellId,
@@ -147,6 +152,8 @@ pub struct Cells {
     /// Since when another cell would be right, and which.
     wanted: Option<(CellId, Duration)>,
     moved: Option<Duration>,
+    /// Whom it has asked where it belongs, and not heard.
+    asked: Vec<SocketAddr>,
     random: u64,
     out: VecDeque<Output>,
 }
@@ -186,6 +193,7 @@ impl Cells {
             contacts: Vec::new(),
             wanted: None,
             moved: None,
+            asked: Vec::new(),
             random,
             out: VecDeque::new(),
         }
@@ -252,7 +260,7 @@ impl Cells {
 
     fn set_role(&mut self, now: Duration) {
         let is_chosen = self.delegates.iter().any(|(hash, _)| *hash == self.entry.name_hash);
-        let is_new = self.moved.is_some_and(|moved| now < moved + NEW_FOR);
+        let is_new = self.moved.is_some_and(|moved| now < moved + NEW_FOR * self.cfg.round);
         self.table.set_role(if is_chosen && !is_new { Role::Delegate } else { Role::Member }, now);
     }
 
@@ -265,7 +273,32 @@ impl Cells {
     /// Everybody else who is known, of each name the newest life, sorted by name.
     #[must_use]
     pub fn people(&self, now: Duration) -> Vec<Person> {
-        self.people.all(&self.table, &self.entry, now)
+        let mut all = self.people.all(&self.table, &self.entry, now);
+        let own = self.delegates.iter().map(|(hash, _)| *hash);
+        let speakers: HashSet<u64> = self.table.authors().chain(own).collect();
+        all.iter_mut().for_each(|person| person.speaks = speakers.contains(&person.entry.name_hash));
+        all
+    }
+
+    /// A higher generation of this node's own name that others list as dead: an earlier life with a
+    /// clock ahead of this one's.
+    #[must_use]
+    pub fn outranked_by(&self) -> Option<u64> {
+        let (own, name) = (self.own.card.generation, self.entry.name_hash);
+        let members = self.table.cells().flat_map(|(_, members)| members);
+        let earlier = members.filter(|(entry, lives)| !lives && entry.name_hash == name);
+        earlier.map(|(entry, _)| entry.card.generation).filter(|generation| *generation > own).max()
+    }
+
+    /// Jobs of other cells, as far as these name them, with their hosts: host and job.
+    pub fn jobs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let others = self.table.reports().filter(|(report, _)| report.cell != self.cell());
+        others.flat_map(|(report, roll)| {
+            report.jobs.iter().flat_map(|(job, hosts)| {
+                let of_job = roll.entries.iter().enumerate().filter(|(at, _)| hosts.has(*at));
+                of_job.map(|(_, entry)| (entry.card.name.as_str(), job.as_str()))
+            })
+        })
     }
 
     /// The cells that are known by their reports: sums, and jobs with their hosts.
@@ -308,9 +341,64 @@ impl Cells {
         self.table.refused + self.sealing.forged()
     }
 
-    /// Asks a member in which cell this node belongs: for one that has just started, and for one in
-    /// the cell of the whole mesh that meets a member of another cell, as where it calls a seed.
-    pub fn seek(&mut self, to: SocketAddr) {
+    /// Whether there is any other cell, or this node has heard that there is.
+    #[must_use]
+    pub fn is_one_of_many(&self) -> bool {
+        let own = self.cell();
+        own != CellId::WHOLE || self.table.knows_others(own) || !self.contacts.is_empty()
+    }
+
+    /// Begins a further life: of this generation, in the same cell.
+    pub fn begin_anew(&mut self, generation: u64) {
+        self.set_card(|card| card.generation = generation);
+    }
+
+    /// Seals anew what it says to all.
+    pub fn reseal(&mut self) {
+        self.set_card(|_| {});
+    }
+
+    /// Where members of this node's cell are that others speak of and its own gossip does not know
+    /// to live: halves of a cell that were apart, or a cell that this node has just come to.
+    #[must_use]
+    pub fn absent_mates(&mut self) -> Vec<SocketAddr> {
+        let absent = self.people.absent(&self.table, &self.entry);
+        (0..DOORS.min(absent.len())).filter_map(|_| absent.get(self.draw(absent.len())).copied()).collect()
+    }
+
+    /// A member that gossips within the cell `theirs` has called this node as one of that cell.
+    pub fn called_from(&mut self, theirs: CellId, from: SocketAddr) {
+        if self.cell() == CellId::WHOLE {
+            self.come_apart(from);
+        } else if theirs == CellId::WHOLE {
+            self.send(from, &Message::Apart);
+        }
+    }
+
+    /// There are other cells, and a member of one is there. A node that is alone asks it where it
+    /// belongs. One that is not finds that itself, by what delegates under their seals tell it: else
+    /// one member could send the nodes of a small mesh apart.
+    fn come_apart(&mut self, from: SocketAddr) {
+        if self.cell() != CellId::WHOLE {
+            return;
+        }
+        if self.people.mates.is_empty() {
+            self.seek(from);
+        } else if self.is_delegate() {
+            self.remember(vec![from]);
+        } else {
+            let at = self.draw(self.delegates.len());
+            self.send(self.delegates[at].1, &Message::Delegates(vec![from]));
+        }
+    }
+
+    /// Asks a member in which cell this node belongs: for one that knows nobody.
+    fn seek(&mut self, to: SocketAddr) {
+        self.asked.retain(|asked| *asked != to);
+        self.asked.push(to);
+        if self.asked.len() > DOORS {
+            self.asked.remove(0);
+        }
         let message = Message::Where(Box::new(self.own.clone()));
         self.send(to, &message);
     }
@@ -347,7 +435,7 @@ impl Cells {
         self.rounds += 1;
         self.choose_cell(now);
         self.set_role(now);
-        if self.cell() == CellId::WHOLE && !self.table.knows_others(CellId::WHOLE) {
+        if !self.is_one_of_many() {
             return;
         }
         let doors = self.table.pass(now, self.cfg.forget_after);
@@ -433,9 +521,8 @@ impl Cells {
         if !(self.report_due || is_old) || since.is_some_and(|since| since < 2 * self.cfg.round) {
             return;
         }
-        let roll = Arc::new(Roll::new(
-            self.people.mates.iter().map(|mate| Arc::clone(&mate.entry)).chain([Arc::clone(&self.entry)]).collect(),
-        ));
+        let told = self.people.mates.iter().filter(|mate| mate.is_told()).map(|mate| Arc::clone(&mate.entry));
+        let roll = Arc::new(Roll::new(told.chain([Arc::clone(&self.entry)]).collect()));
         let own = Mate {
             entry: Arc::clone(&self.entry),
             seal: "".into(),
@@ -493,7 +580,7 @@ impl Cells {
         match self.wanted {
             Some((wanted, since)) if wanted == right => {
                 let joins = right.depth() < self.cell().depth();
-                if now.saturating_sub(since) >= if joins { JOINS_AFTER } else { 2 * self.cfg.round } {
+                if now.saturating_sub(since) >= self.cfg.round * if joins { JOINS_AFTER } else { 2 } {
                     self.go(right, Vec::new(), now);
                 }
             }
@@ -513,7 +600,8 @@ impl Cells {
         self.remember(some);
         self.people.leave_cell(now);
         self.table.mates = (cell, Vec::new());
-        self.set_card(|card| card.cell = cell);
+        // The cell's gossip begins anew with it.
+        self.set_card(|card| (card.cell, card.generation) = (cell, card.generation.saturating_add(1)));
         self.reported = None;
         self.delegates = vec![(self.entry.name_hash, self.cfg.address)];
         self.set_role(now);

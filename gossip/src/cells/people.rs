@@ -49,6 +49,11 @@ impl Mate {
         Self { entry: Arc::new(Entry::new(card)), seal: seal.into(), state, tells: Arc::new(tells) }
     }
 
+    /// Whether it tells a card.
+    pub(crate) fn is_told(&self) -> bool {
+        self.entry.card.serial > 0
+    }
+
     /// The same with another state.
     #[must_use]
     pub fn in_state(&self, state: MemberState) -> Self {
@@ -65,9 +70,11 @@ impl Mate {
 /// Somebody, and whether it lives.
 #[derive(Debug, Clone)]
 pub struct Person {
-    entry: Arc<Entry>,
+    pub(crate) entry: Arc<Entry>,
     /// What is known of it.
     pub state: MemberState,
+    /// It is a delegate of its cell.
+    pub speaks: bool,
 }
 
 impl Person {
@@ -205,7 +212,7 @@ impl People {
         let mut add = |entry: &Arc<Entry>, state: MemberState| {
             let is_newer = |known: &Person| known.entry.card.age() < entry.card.age();
             if entry.name_hash != own.name_hash && all.get(&entry.name_hash).is_none_or(is_newer) {
-                all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state });
+                all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state, speaks: false });
             }
         };
         // The own gossip knows best.
@@ -217,6 +224,15 @@ impl People {
         let mut all: Vec<Person> = all.into_values().collect();
         all.sort_by(|a, b| a.entry.card.name.cmp(&b.entry.card.name));
         all
+    }
+
+    /// Addresses of the own cell's living by others' words that the own gossip does not have.
+    pub(crate) fn absent(&self, table: &Table, own: &Arc<Entry>) -> Vec<SocketAddr> {
+        let there = self.mates.iter().filter(|mate| mate.state != MemberState::Dead).map(|mate| mate.entry.name_hash);
+        let there: HashSet<u64> = there.chain([own.name_hash]).collect();
+        let of_own = table.cells().filter(|(cell, _)| *cell == own.card.cell);
+        let members = of_own.flat_map(|(_, members)| members.filter(|(_, lives)| *lives));
+        members.filter(|(entry, _)| !there.contains(&entry.name_hash)).map(|(entry, _)| entry.card.address).collect()
     }
 
     /// Where the living are.

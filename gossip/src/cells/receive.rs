@@ -74,17 +74,18 @@ impl Cells {
                 }
             }
             Message::There { cell, doors, others } => {
-                self.remember(others.into_iter().take(DOORS).collect());
-                let alone = self.people.mates.is_empty();
-                if !cell.is_sound() || !cell.contains(self.entry.place) {
+                let before = self.asked.len();
+                self.asked.retain(|asked| *asked != from);
+                let is_asked = self.asked.len() < before && self.people.mates.is_empty();
+                if !is_asked || !cell.is_sound() || !cell.contains(self.entry.place) {
                     return;
                 }
-                // Who was left behind in the one cell of a mesh that has several, too.
-                if cell != self.cell() && (alone || self.cell() == CellId::WHOLE) {
-                    self.go(cell, doors.into_iter().take(DOORS).collect(), now);
-                } else if alone {
-                    let doors = doors.into_iter().take(DOORS).collect();
+                self.remember(others.into_iter().take(DOORS).collect());
+                let doors = doors.into_iter().take(DOORS).collect();
+                if cell == self.cell() {
                     self.out.push_back(Output::Move { cell, doors });
+                } else {
+                    self.go(cell, doors, now);
                 }
             }
             Message::Beats(_) => {
@@ -92,6 +93,7 @@ impl Cells {
                 self.send(from, &Message::Delegates(delegates));
             }
             Message::Delegates(delegates) => self.remember(delegates.into_iter().take(DELEGATES).collect()),
+            Message::Apart => self.come_apart(from),
             Message::News { .. } | Message::Cards { .. } => {}
         }
     }

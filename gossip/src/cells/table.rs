@@ -118,6 +118,12 @@ impl Table {
         (of(false), of(true))
     }
 
+    /// Who speaks for the cells that are heard.
+    pub(crate) fn authors(&self) -> impl Iterator<Item = u64> {
+        let heard = self.cells.values().filter(|cell| !cell.silent);
+        heard.flat_map(|cell| cell.reports.iter().map(|kept| kept.author))
+    }
+
     /// Bytes that it takes, about, where nothing is shared with other nodes of the process.
     pub(crate) fn bytes(&self) -> usize {
         let of_cell = |cell: &Cell| {
@@ -233,19 +239,26 @@ impl Table {
                 differ.push(cell.known(beat.cell));
                 continue;
             }
+            let mut goes_on = false;
             for (kept, beat) in cell.reports.iter_mut().zip(&beat.beats) {
                 let rounds = now.saturating_sub(kept.first.0).as_millis() / self.round.as_millis().max(1);
                 let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
                 let most = (kept.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
                 if (kept.beat + 1..=most).contains(beat) {
                     kept.beat = *beat;
+                    // The last word of a cell that is silent by now may come from who heard it late.
+                    if !std::mem::replace(&mut kept.goes_on, cell.silent) && cell.silent {
+                        continue;
+                    }
                     kept.moved = now;
                     cell.heard = now;
+                    goes_on = true;
                 }
             }
             if let Some(delegate) = delegate {
-                if cell.silent != beat.silent {
-                    cell.silent = beat.silent;
+                // One delegate may find out before the other: what that one has is as old.
+                if cell.silent && goes_on {
+                    cell.silent = false;
                     self.version += 1;
                 }
                 self.vouch(now, beat.cell, delegate);
@@ -332,7 +345,15 @@ impl Table {
         let cell = self.cells.entry(id).or_default();
         cell.reports.retain(|kept| kept.author != author);
         let vouchers = delegate.into_iter().collect();
-        cell.reports.push(Kept { report, author, beat, first: (now, beat), moved: now.saturating_sub(idle), vouchers });
+        cell.reports.push(Kept {
+            report,
+            author,
+            beat,
+            first: (now, beat),
+            moved: now.saturating_sub(idle),
+            goes_on: false,
+            vouchers,
+        });
         cell.heard = cell.heard.max(now.saturating_sub(idle));
         if cell.reports.len() > MAX_KEPT {
             // Those that do not count go first, then who is least to be a delegate.
@@ -363,6 +384,8 @@ impl Table {
         let ids = |state: &[(Arc<Entry>, bool)]| -> Vec<(u128, bool)> {
             state.iter().map(|(entry, lives)| (entry.id, *lives)).collect()
         };
+        let jobs = cell.counted.as_ref().is_none_or(|before| before.jobs != first.report.jobs);
+        self.version += u64::from(jobs);
         if state.len() != cell.state.len() || ids(&state) != ids(&cell.state) {
             cell.state = state;
             self.version += 1;

@@ -245,6 +245,45 @@ fn who_is_no_delegate_believes_a_roll_that_two_of_its_delegates_name() {
 }
 
 #[test]
+fn nobody_sends_apart_those_that_know_each_other() {
+    let moves =
+        |of: &mut Cells| std::iter::from_fn(|| of.poll()).filter(|out| matches!(out, Output::Move { .. })).count();
+    let (mut own, mate) = (node(1), node(2));
+    let cell = CellId::of(own.entry.place, 20);
+    let there = || Message::There { cell, doors: vec![address(9)], others: Vec::new() };
+    tell(&mut own, 9, &there());
+    assert_eq!(moves(&mut own), 0, "it has not asked");
+    // Whom it called is of another cell and says so; it asks, and another answers, then that one.
+    tell(&mut own, 9, &Message::Apart);
+    tell(&mut own, 8, &there());
+    assert_eq!((moves(&mut own), own.cell()), (0, CellId::WHOLE));
+    let mates = vec![own.mate(mate.card().clone(), MemberState::Live, Tells::default()).unwrap()];
+    own.set_mates(mates, SECOND);
+    tell(&mut own, 9, &there());
+    tell(&mut own, 9, &Message::Apart);
+    tell(&mut own, 9, &there());
+    assert_eq!((moves(&mut own), own.cell()), (0, CellId::WHOLE), "it is not alone any more");
+    own.set_mates(Vec::new(), SECOND);
+    tell(&mut own, 9, &Message::Apart);
+    let before = own.card().card.generation;
+    tell(&mut own, 9, &there());
+    assert_eq!((moves(&mut own), own.cell()), (1, cell));
+    assert!(own.card().card.generation > before, "the cell's gossip begins anew");
+}
+
+#[test]
+fn gossip_of_a_cell_bears_its_name_and_that_of_the_whole_mesh_is_as_it_was() {
+    let cell = CellId::of(0b101 << 61, 3);
+    let (plain, within) = (wire::wrap(CellId::WHOLE, b"x".to_vec()), wire::wrap(cell, b"x".to_vec()));
+    assert_eq!((&plain[..], within.len()), (&b"x"[..], wire::HEAD_BYTES + 1));
+    assert_eq!(wire::unwrap(&plain), Some((CellId::WHOLE, &b"x"[..])));
+    assert_eq!(wire::unwrap(&within), Some((cell, &b"x"[..])));
+    assert_eq!(wire::unwrap(&within[..8]), None);
+    // The whole mesh's has no second form.
+    assert_eq!(wire::unwrap(&[&b"RMC2"[..], &[0; 9], b"x"].concat()), None);
+}
+
+#[test]
 fn more_cells_than_are_kept_are_refused_and_counted() {
     let mut reader = settled(1);
     let author = settled(2);
@@ -317,7 +356,7 @@ fn jobs_are_found_by_host_and_what_is_not_named_is_said() {
 
 proptest! {
     #[test]
-    fn no_payload_breaks_a_node(kind in 0u8..12, tail in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_payload_breaks_a_node(kind in 0u8..13, tail in proptest::collection::vec(any::<u8>(), 0..300)) {
         let mut reader = settled(1);
         let payload = [&b"RMC1"[..], &[kind], &tail].concat();
         reader.receive(SECOND, "n2", address(2), &payload);

@@ -67,6 +67,30 @@ pub(crate) enum Message {
     Where(Box<SealedCard>),
     /// The cell, some who live in it, and some who live elsewhere.
     There { cell: CellId, doors: Vec<std::net::SocketAddr>, others: Vec<std::net::SocketAddr> },
+    /// Answers who called as in the cell of the whole mesh: this mesh has several.
+    Apart,
+}
+
+/// Begins every message of the gossip within a cell that is not the whole mesh; the cell follows,
+/// then the message as it is in a mesh of one cell.
+const WITHIN: [u8; 4] = *b"RMC2";
+/// Bytes of that and the cell.
+pub(crate) const HEAD_BYTES: usize = 13;
+
+/// A message of the gossip within a cell, as it is sent.
+pub(crate) fn wrap(cell: CellId, message: Vec<u8>) -> Vec<u8> {
+    if cell == CellId::WHOLE { message } else { [&WITHIN[..], &cell.to_bytes(), &message].concat() }
+}
+
+/// The cell within which a message was sent, and the message; `None` where its head is cut short.
+pub(crate) fn unwrap(payload: &[u8]) -> Option<(CellId, &[u8])> {
+    match payload.strip_prefix(&WITHIN[..]) {
+        None => Some((CellId::WHOLE, payload)),
+        Some(rest) => {
+            let (cell, message) = rest.split_first_chunk()?;
+            Some((CellId::from_bytes(cell)?, message))
+        }
+    }
 }
 
 pub(crate) fn write(message: &Message) -> Vec<u8> {

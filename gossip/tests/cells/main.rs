@@ -35,9 +35,7 @@ fn wrong(sim: &Sim) -> Vec<(usize, (usize, usize))> {
 fn a_mesh_that_fits_into_one_cell_says_nothing_of_cells() {
     let sim = grown(1, 40, 256);
     assert_eq!(sim.sizes().len(), 1);
-    // Each asks its seed once, and is answered.
-    let sent: u64 = sim.nodes.iter().map(|node| node.sent).sum();
-    assert!(sent <= 2 * 40, "{sent} messages");
+    assert_eq!(sim.nodes.iter().map(|node| node.sent).sum::<u64>(), 0);
 }
 
 #[test]
@@ -75,6 +73,85 @@ fn halves_go_on_and_find_each_other_again() {
     sim.heal();
     let joined = sim.until(&all, 90 * SECOND, SECOND, |sim, at| sim.wrong(at) == (0, 0));
     assert!(joined.is_some(), "{:?}", wrong(&sim));
+}
+
+#[test]
+fn a_dead_cell_stays_dead_in_every_list() {
+    let mut sim = grown(6, 128, 16);
+    sim.run(30 * SECOND);
+    sim.loss = 0.05;
+    let (cell, _) = sim.sizes().pop_last().unwrap();
+    let is_gone = |at: &usize| sim.nodes[*at].cells.as_ref().is_some_and(|cells| cells.cell() == cell);
+    let (gone, rest): (Vec<usize>, Vec<usize>) = (0..128).partition(is_gone);
+    gone.iter().for_each(|at| sim.kill(*at));
+    // Nobody can know yet; who then finds them dead never finds them alive again.
+    sim.run(5 * SECOND);
+    let mut knows = [false; 128];
+    for _ in 0..240 {
+        sim.run(SECOND / 4);
+        for at in &rest {
+            let ghosts = sim.wrong(*at).1;
+            assert!(!knows[*at] || ghosts == 0, "at {} us {at} lists {ghosts} of {cell} as alive again", sim.now);
+            knows[*at] |= ghosts == 0;
+        }
+    }
+    assert!(rest.iter().all(|at| knows[*at]), "{:?}", wrong(&sim));
+}
+
+#[test]
+fn who_comes_goes_to_its_cell_once() {
+    // Two racks that fill a cell each, and one that has room.
+    let mut sim = grown(7, 84, 32);
+    sim.run(60 * SECOND);
+    let (before, cells) = (sim.moves, sim.sizes().into_keys().collect::<Vec<_>>());
+    let new: Vec<usize> = (0..12).map(|_| sim.add()).collect();
+    for at in &new {
+        sim.start(*at, &[0, 1, 2]);
+        sim.run(SECOND);
+    }
+    sim.run(90 * SECOND);
+    assert_eq!(sim.sizes().into_keys().collect::<Vec<_>>(), cells, "no cell had to split");
+    assert_eq!(sim.moves - before, 12, "each went once");
+    assert_eq!(wrong(&sim), []);
+}
+
+#[test]
+fn who_was_left_in_the_cell_of_the_whole_mesh_comes_after() {
+    // The founder, whom all others have as a seed and who has none, and another.
+    for left in [0, 7] {
+        let mut sim = grown(8, 30, 32);
+        sim.cut(|at| u8::from(at == left));
+        sim.run(10 * SECOND);
+        for _ in 0..10 {
+            let at = sim.add();
+            sim.start(at, &[1]);
+        }
+        let rest: Vec<usize> = (0..40).filter(|at| *at != left).collect();
+        let parted = sim.until(&rest, 60 * SECOND, SECOND, |sim, at| sim.wrong(at) == (0, 0));
+        assert!(parted.is_some() && sim.sizes().len() >= 3, "{:?} {:?}", wrong(&sim), sim.sizes());
+        sim.heal();
+        let all: Vec<usize> = (0..40).collect();
+        let joined = sim.until(&all, 60 * SECOND, SECOND, |sim, at| sim.wrong(at) == (0, 0));
+        assert!(joined.is_some(), "{left} was left: {:?}; cells {:?}", wrong(&sim), sim.sizes());
+    }
+}
+
+#[test]
+fn some_that_met_elsewhere_come_to_their_cells() {
+    let mut sim = grown(9, 64, 16);
+    let first = sim.add();
+    sim.start(first, &[]);
+    let others: Vec<usize> = (0..7).map(|_| sim.add()).collect();
+    for at in &others {
+        sim.start(*at, &[first]);
+    }
+    sim.run(10 * SECOND);
+    assert_eq!(sim.sizes().first_key_value(), Some((&gossip::cells::CellId::WHOLE, &8)), "a mesh of their own");
+    // One of them, which need not speak for the others, hears of one of the large mesh.
+    sim.hears_of(*others.last().unwrap(), 33);
+    let all: Vec<usize> = (0..sim.nodes.len()).collect();
+    let joined = sim.until(&all, 60 * SECOND, SECOND, |sim, at| sim.wrong(at) == (0, 0));
+    assert!(joined.is_some(), "{:?}; cells {:?}", wrong(&sim), sim.sizes());
 }
 
 #[test]

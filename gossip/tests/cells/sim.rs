@@ -79,7 +79,16 @@ impl Sealer for Seals {
 enum Event {
     Tick(usize, u64),
     Look(usize),
-    Message { from: SocketAddr, to: SocketAddr, payload: Vec<u8> },
+    Message {
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: Vec<u8>,
+    },
+    /// A call of the gossip within the cell of the whole mesh: what a node without mates begins with.
+    Call {
+        from: usize,
+        to: usize,
+    },
 }
 
 struct Due(u64, u64, Event);
@@ -223,14 +232,15 @@ impl Sim {
         at
     }
 
-    /// Starts a node, or starts it anew: it asks the seeds where it belongs.
+    /// Starts a node, or starts it anew: it calls its seeds.
     pub(crate) fn start(&mut self, at: usize, seeds: &[usize]) {
         self.kill(at);
         let now = Duration::from_micros(self.now);
         let seed = self.random.next();
         let node = &mut self.nodes[at];
         node.generation += 1;
-        let mut cfg = CellsConfig::new(&node.name, &node.rack, node.generation, node.address);
+        // Each cell that it comes to is a further life of its own.
+        let mut cfg = CellsConfig::new(&node.name, &node.rack, node.generation * 1_000, node.address);
         cfg.most = self.most;
         cfg.seed = seed;
         cfg.seeds = seeds.iter().map(|seed| address(*seed)).filter(|seed| *seed != node.address).collect();
@@ -238,9 +248,6 @@ impl Sim {
         let sealer = Seals { name: node.name.clone(), made: node.made.clone(), judged: node.judged.clone() };
         let mut cells = Cells::new(cfg, Some(Arc::new(sealer)), self.pool.clone(), now);
         cells.say(r#"{"l":{"rack":"r12","cluster":"lab"},"v":"0.1.0","h":1311768467463790320,"c":"on"}"#, tells(at));
-        for seed in seeds.iter().filter(|seed| **seed != at) {
-            cells.seek(address(*seed));
-        }
         let due = cells.due().as_micros() as u64;
         let generation = node.generation;
         node.cells = Some(cells);
@@ -249,6 +256,41 @@ impl Sim {
         }
         self.drain(at);
         self.at(due, Event::Tick(at, generation));
+        self.call_seeds(at);
+    }
+
+    /// A node is told of one more to call.
+    pub(crate) fn hears_of(&mut self, at: usize, other: usize) {
+        self.nodes[at].seeds.push(address(other));
+    }
+
+    /// As an agent's gossip does, again and again.
+    fn call_seeds(&mut self, at: usize) {
+        for seed in self.absent_seeds(at) {
+            if !self.random.chance(self.loss) {
+                let when = self.now + 200 + self.random.next() % 5_000;
+                self.at(when, Event::Call { from: at, to: index(seed) });
+            }
+        }
+    }
+
+    /// Who is of the same cell comes to know the caller, and else the cells hear of it.
+    fn called(&mut self, from: usize, to: usize) {
+        let cell_of = |at: usize| self.nodes.get(at).and_then(|node| node.cells.as_ref()).map(Cells::cell);
+        let (Some(theirs), Some(own)) = (cell_of(from), cell_of(to)) else { return };
+        if self.is_cut() && self.nodes[from].side != self.nodes[to].side {
+            return;
+        }
+        if theirs == own {
+            for at in [from, to] {
+                if !std::mem::replace(&mut self.nodes[at].placed, true) {
+                    self.enter(at);
+                }
+            }
+        } else if let Some(cells) = self.nodes[to].cells.as_mut() {
+            cells.called_from(theirs, address(from));
+            self.drain(to);
+        }
     }
 
     /// A node stops without a word.
@@ -421,22 +463,22 @@ impl Sim {
             self.now = when;
             match event {
                 Event::Tick(at, generation) => {
-                    let elsewhere: Vec<SocketAddr> = self.absent_seeds(at);
                     let node = &mut self.nodes[at];
                     if node.generation != generation {
                         continue;
                     }
                     let Some(cells) = node.cells.as_mut() else { continue };
-                    // As an agent does, where its first call was lost.
                     node.ticks += 1;
-                    if node.ticks.is_multiple_of(4) {
-                        elsewhere.iter().for_each(|seed| cells.seek(*seed));
-                    }
+                    let calls = node.ticks.is_multiple_of(4);
                     cells.tick(Duration::from_micros(when + node.ahead));
                     let due = (cells.due().as_micros() as u64).saturating_sub(node.ahead).max(when + 1);
                     self.drain(at);
                     self.at(due, Event::Tick(at, generation));
+                    if calls {
+                        self.call_seeds(at);
+                    }
                 }
+                Event::Call { from, to } => self.called(from, to),
                 Event::Look(at) => {
                     if self.nodes[at].looks_at == Some(when) || self.nodes[at].cells.is_none() {
                         continue;
@@ -488,7 +530,8 @@ impl Sim {
         for (other, there) in self.nodes.iter().enumerate().filter(|(other, _)| *other != at) {
             let reached = there.cells.is_some() && (!self.is_cut() || there.side == node.side);
             match listed.get(there.name.as_str()) {
-                Some((MemberState::Live, generation)) if reached && *generation == there.generation => {}
+                Some((MemberState::Live, generation))
+                    if reached && there.cells.as_ref().is_some_and(|it| it.card().card.generation == *generation) => {}
                 Some((MemberState::Live, _)) if !reached => ghosts += 1,
                 _ if reached => missing += 1,
                 _ => {}

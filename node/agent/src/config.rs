@@ -43,6 +43,9 @@ pub struct AgentConfig {
     pub asks_nccl: bool,
     /// Labels to gossip.
     pub labels: Vec<(String, String)>,
+    /// Nodes of a cell at most, where the mesh is to live in cells: tests alone set it so far
+    /// (docs/scale.md). The same on every node; without it all of the mesh is one cell.
+    pub most_in_cell: Option<usize>,
 }
 
 impl AgentConfig {
@@ -65,6 +68,7 @@ impl AgentConfig {
             on_finding: None,
             asks_nccl: true,
             labels: Vec::new(),
+            most_in_cell: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gossip::{MemberState, NodeFacts};
+use gossip::{CellsUse, MemberState, NodeFacts};
 use query::Coordinator;
 use query::exec::Executor;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::config::AgentConfig;
 use super::recording::Recording;
+use super::{standing, trust};
 
 /// Time between two checks of the facts.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -40,6 +41,11 @@ pub(super) fn of(
         capture: recording.shown(),
         ..NodeFacts::default()
     })
+}
+
+/// What members tell beyond their cells, where these are of at most so many nodes.
+pub(super) fn in_cells(most: usize) -> CellsUse {
+    CellsUse { most, told: &[trust::LIST, trust::ISSUER], jobs: standing::JOBS, trust: trust::LIST }
 }
 
 /// Checks the facts every second and gossips what changed; gives the store the list of what could
@@ -81,9 +87,10 @@ pub fn node_list(coordinator: &Coordinator) -> Vec<Value> {
                 "ranks": member.facts.ranks,
                 "version": member.facts.version,
                 "capture": unreadable.map_or(member.facts.capture.as_str(), |why| why),
-                "store_rows": member.facts.store_rows,
+                // What changes often is not told to other cells.
+                "store_rows": (!member.seat.elsewhere).then_some(member.facts.store_rows),
                 "store_span_ns": member.facts.store_span_ns,
-                "issuer": member.facts.extra.contains_key(super::trust::ISSUER),
+                "issuer": member.facts.extra.contains_key(trust::ISSUER),
                 "self": member.is_self,
             })
         })

@@ -195,6 +195,7 @@ impl Agent {
             GossipConfig {
                 seeds,
                 remembered: remembered::silences(&known),
+                cells: config.most_in_cell.map(facts::in_cells),
                 ..GossipConfig::new(identity.mesh().as_str(), name, generation, advertise)
             }
             .with_sealer(Arc::new(seal::NodeSeal::new({

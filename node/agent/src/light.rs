@@ -77,6 +77,7 @@ impl LightAgent {
             facts: Arc::new(facts),
             is_self: false,
             double: None,
+            seat: gossip::Seat::default(),
         })
     }
 

@@ -159,6 +159,7 @@ mod tests {
             facts: facts.into(),
             is_self: n == 1,
             double: None,
+            seat: gossip::Seat::default(),
         }
     }
 

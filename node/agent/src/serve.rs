@@ -405,6 +405,7 @@ mod tests {
             facts: Arc::new(NodeFacts::default()),
             is_self,
             double: None,
+            seat: gossip::Seat::default(),
         };
         let leaf = |node: &str, port| Leaf { node: node.to_owned(), address: address(port) };
         let members = [member("me", 1, true), member("a", 2, false)];

@@ -304,6 +304,7 @@ pub(super) async fn ask(
         coverage.missing.push(Missing { node: name.clone(), reason: "no such node in the mesh".into() });
     }
     coverage.missing.sort_by(|a, b| a.node.cmp(&b.node));
+    coverage.notes.extend(Some(&members).filter(|_| !question.labels.is_empty()).and_then(|all| ask::unlabelled(all)));
     coverage.notes.sort();
     unread.sort_by(|a, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
     if coverage.answered == 0 {

@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// How long a peer may take to answer about trust.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Names in gossip.
-const LIST: &str = "trust";
+pub(super) const LIST: &str = "trust";
 pub(super) const ISSUER: &str = "issuer";
 /// Renewals are tried again after this, or after a thirtieth of the certificate's time if that is
 /// less.

@@ -86,7 +86,7 @@ fn alike(a: &Watched, b: &Watched) -> bool {
         let mut of = of.clone();
         (of.at_ns, of.own) = (0, None);
         of.job.iter_mut().chain(&mut of.jobs).for_each(|job| (job.age_ms, job.until_ns) = (0, 0));
-        of.nodes.iter_mut().for_each(|node| (node.rows, node.span_ns) = (0, None));
+        of.nodes.iter_mut().for_each(|node| (node.rows, node.span_ns) = (None, None));
         of
     };
     timeless(a) == timeless(b)
@@ -192,7 +192,7 @@ fn nodes(members: &[Member], report: Option<&Report>) -> Vec<NodeNow> {
         state: if member.is_live() { "live" } else { "dead" }.to_owned(),
         recording: member.facts.capture.clone(),
         ranks: member.facts.ranks.clone(),
-        rows: member.facts.store_rows,
+        rows: (!member.seat.elsewhere).then_some(member.facts.store_rows),
         span_ns: member.facts.store_span_ns,
         clock_bound_ns: clocks.get(member.name.as_str()).copied(),
         version: member.facts.version.clone(),

@@ -51,7 +51,7 @@ fn table(nodes: &[Value]) -> String {
             text("address"),
             text("state"),
             fold_ranges(ranks),
-            node["store_rows"].as_u64().unwrap_or(0).to_string(),
+            node["store_rows"].as_u64().map_or_else(|| "-".to_owned(), |rows| rows.to_string()),
             shortened(text("capture").split(':').next().unwrap_or_default(), RECORDING),
             labels,
         ]

@@ -179,7 +179,7 @@ async fn gossip_message(mesh: Mesh, peer: Arc<Peer>, mut recv: quinn::RecvStream
         return;
     }
     count_message(&counters.gossip_received, &counters.gossip_received_bytes, &payload);
-    if mesh.0.gossip_in.try_send(Inbound { from: peer.address, payload }).is_err() {
+    if mesh.0.gossip_in.try_send(Inbound { from: peer.address, node: peer.node.to_string(), payload }).is_err() {
         count(&counters.gossip_dropped);
     }
 }

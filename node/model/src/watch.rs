@@ -198,8 +198,8 @@ pub struct NodeNow {
     pub recording: String,
     /// Ranks that run there.
     pub ranks: Vec<u32>,
-    /// Rows of its store.
-    pub rows: u64,
+    /// Rows of its store; none where not known: of nodes in other cells of a large mesh.
+    pub rows: Option<u64>,
     /// Oldest and newest time in it, Unix nanoseconds of its own clock.
     pub span_ns: Option<(i64, i64)>,
     /// How far its clock may be wrong against the reference, nanoseconds; none where not known.

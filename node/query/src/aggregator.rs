@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use gossip::Seat;
 use mesh::{Encoded, Responder};
 use model::wire::{FromLeaf, Leaf, LeafReply, Response};
 use query_planner::memory::{self, Account};
@@ -177,7 +178,14 @@ async fn ask_leaf(
         Ok(name) if request.way.executor_of(&name).is_some() => request.run_here(&name, stop.clone(), rows).await,
         Ok(name) => {
             let reached_by = std::time::Instant::now() + Duration::from_millis(request.left_ms().into()) / 2;
-            request.run_at(&Target { name, address: leaf.address, local: false }, encoded, reached_by, rows).await
+            request
+                .run_at(
+                    &Target { name, address: leaf.address, local: false, seat: Seat::default() },
+                    encoded,
+                    reached_by,
+                    rows,
+                )
+                .await
         }
         Err(error) => Err(LeafFailure::Missing(format!("failed: {error}"))),
     }

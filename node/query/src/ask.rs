@@ -274,7 +274,7 @@ async fn ask_to(
         ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
     };
 
-    let mut coverage = covered(&members, &plan, &question, &fanout, &excluded);
+    let mut coverage = covered(&list, &members, &plan, &question, &fanout, &excluded);
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
@@ -414,7 +414,7 @@ impl Run<'_> {
 fn target(way: &Way, member: &Member) -> Option<Target> {
     let name = member.name.parse().ok()?;
     let local = way.executor_of(&name).is_some();
-    Some(Target { name, address: member.address, local })
+    Some(Target { name, address: member.address, local, seat: member.seat })
 }
 
 /// The members that `--nodes` and `--label` leave.
@@ -432,6 +432,7 @@ pub fn is_chosen(member: &Member, nodes: &[String], labels: &[(String, String)])
 /// `node` leave; where the plan needs no node, or any one of them, those that the fan-out asked.
 /// Names in `--nodes` that no member has count as asked and missing.
 fn covered(
+    list: &[Member],
     members: &[&Member],
     plan: &Plan,
     question: &Question,
@@ -462,7 +463,16 @@ fn covered(
         let seen = asked.iter().filter(|member| missing.iter().all(|gone| gone.node != member.name));
         // Saturating: any node can claim any number.
         let sum = |rows: &mut dyn Iterator<Item = u64>| rows.fold(0, u64::saturating_add);
-        row_share(sum(&mut seen.map(|member| rows(&member))), sum(&mut asked.iter().map(|member| rows(&member))))
+        // How many rows those of other cells have is not told that far.
+        let is_known = asked.iter().all(|member| !member.seat.elsewhere);
+        is_known
+            .then(|| {
+                row_share(
+                    sum(&mut seen.map(|member| rows(&member))),
+                    sum(&mut asked.iter().map(|member| rows(&member))),
+                )
+            })
+            .flatten()
     };
     let mut unknown: Vec<&String> =
         question.nodes.iter().filter(|name| members.iter().all(|member| member.name != **name)).collect();
@@ -475,8 +485,22 @@ fn covered(
     );
     missing.sort_by(|a, b| a.node.cmp(&b.node));
     let asked = asked.len() + unknown.len();
-    let notes = share.into_iter().chain(doubles(members.iter().copied())).collect();
+    let cut = if question.labels.is_empty() { None } else { unlabelled(list) };
+    let notes = share.into_iter().chain(doubles(members.iter().copied())).chain(cut).collect();
     Coverage { asked, answered: asked - missing.len(), missing, notes }
+}
+
+/// What to say to a question by label of members whose labels are not known here: they were too long
+/// to be told to other cells.
+pub fn unlabelled(list: &[Member]) -> Option<String> {
+    let names: Vec<&str> =
+        list.iter().filter(|it| it.facts.extra.contains_key(gossip::CUT)).map(|it| it.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "not asked, since their labels are too long to be known in other cells of the mesh: {}; ask them by --nodes, without --label",
+            names.join(", ")
+        )
+    })
 }
 
 /// What to say of members that are two hosts with one identity: only one of them is in the answer.

@@ -205,7 +205,8 @@ impl MeshFanout {
         let (here, there): (Vec<usize>, Vec<usize>) = targets.iter().partition(|&&index| self.targets[index].local);
         let direct = |target: usize| round.start(&self.runtime, (target, self.targets[target].clone()));
         if through_tree {
-            for group in tree::groups(there) {
+            let there: Vec<_> = there.into_iter().map(|index| (index, self.targets[index].seat.cell)).collect();
+            for group in tree::groups(&there) {
                 self.start_group(&group, round);
             }
         } else {

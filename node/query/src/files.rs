@@ -121,6 +121,7 @@ fn over(opened: Vec<(NodeName, Opened)>, views: &'static [View]) -> Result<Coord
             facts: Arc::new(facts),
             is_self: false,
             double: None,
+            seat: gossip::Seat::default(),
         });
     }
     if nodes.executors.is_empty() {

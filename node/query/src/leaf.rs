@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use certs::NodeName;
+use gossip::Seat;
 use mesh::{AskError, Encoded};
 use model::SnapshotUse;
 use model::wire::{Request, Response};
@@ -31,6 +32,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// True for a node of this process: no network.
     pub local: bool,
+    /// Its place in a mesh of several cells.
+    pub seat: Seat,
 }
 
 /// Why a target's answer is not in the result.

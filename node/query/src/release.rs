@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use gossip::Seat;
 use mesh::Mesh;
 use model::wire::{Leaf, Request};
 
@@ -20,7 +21,7 @@ pub(super) async fn send(mesh: &Mesh, question: u128, nodes: Vec<Target>, tree_a
     let until = Instant::now() + PATIENCE;
     let requests: Vec<(Target, Request)> = if nodes.len() > tree_above {
         let nodes: Vec<(usize, Target)> = nodes.into_iter().enumerate().collect();
-        let groups = groups((0..nodes.len()).collect());
+        let groups = groups(&nodes.iter().map(|(at, to)| (*at, to.seat.cell)).collect::<Vec<_>>());
         let of_group = |group: Vec<usize>| {
             let group: Vec<_> = group.into_iter().filter_map(|at| nodes.get(at).cloned()).collect();
             let aggregator = aggregator_of(mesh.identity().node(), &group)?.clone();
@@ -41,7 +42,9 @@ pub async fn to_leaves(mesh: &Mesh, executor: &Executor, question: u128, leaves:
     for Leaf { node, address } in leaves {
         match node.parse() {
             Ok(name) if name == *identity.node() => executor.release(question),
-            Ok(name) => others.push((Target { name, address, local: false }, Request::Release(question))),
+            Ok(name) => {
+                others.push((Target { name, address, local: false, seat: Seat::default() }, Request::Release(question)))
+            }
             Err(error) => tracing::debug!(%node, %error, "no name of a node"),
         }
     }

@@ -5,11 +5,12 @@
 //! counts twice: a leaf's rows count when its answer is complete, once. Leaves whose answers were
 //! not complete when their aggregator was lost are asked directly.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
 use certs::NodeName;
+use gossip::cells::CellId;
 use model::wire::{FromLeaf, Leaf, LeafReply, Request, Response};
 use query_planner::{Combine, NodeTask};
 use tokio::time::timeout;
@@ -41,20 +42,37 @@ impl Default for FanoutPolicy {
 /// (docs/decisions/0012-trees-above-512.md).
 const TREE_ABOVE: usize = 512;
 
-/// Splits `targets` into groups of about the square root of their number, so that the coordinator
-/// and each aggregator ask about as many.
-pub(super) fn groups(targets: Vec<usize>) -> Vec<Vec<usize>> {
+/// Splits `targets`, each with its cell, into groups of about the square root of their number, so
+/// that the coordinator and each aggregator ask about as many; in a mesh of several cells into whole
+/// cells, of at least so many together: their members are connected, and their delegates know best
+/// who is there.
+pub(super) fn groups(targets: &[(usize, CellId)]) -> Vec<Vec<usize>> {
     let size = targets.len().isqrt().max(1);
-    targets.chunks(size).map(<[usize]>::to_vec).collect()
+    let mut cells: BTreeMap<CellId, Vec<usize>> = BTreeMap::new();
+    targets.iter().for_each(|(target, cell)| cells.entry(*cell).or_default().push(*target));
+    if cells.len() == 1 {
+        return cells
+            .into_values()
+            .flat_map(|all| all.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>())
+            .collect();
+    }
+    cells.into_values().fold(Vec::new(), |mut groups: Vec<Vec<usize>>, cell| {
+        match groups.last_mut().filter(|group| group.len() < size) {
+            Some(group) => group.extend(cell),
+            None => groups.push(cell),
+        }
+        groups
+    })
 }
 
-/// The member of the group that asks for `coordinator`: always the same, so that its connections to
-/// the others are open already; another one for another coordinator.
+/// The member of the group that asks for `coordinator`, a delegate of its cell where there is one:
+/// always the same, so that its connections to the others are open already; another one for another
+/// coordinator.
 pub(super) fn aggregator_of<'g>(coordinator: &NodeName, group: &'g [(usize, Target)]) -> Option<&'g Target> {
     let weight = |name: &NodeName| {
         BuildHasherDefault::<DefaultHasher>::default().hash_one((coordinator.as_str(), name.as_str()))
     };
-    group.iter().map(|(_, target)| target).max_by_key(|target| weight(&target.name))
+    group.iter().map(|(_, target)| target).max_by_key(|target| (target.seat.speaks, weight(&target.name)))
 }
 
 /// A group as its aggregator is given it.
@@ -219,9 +237,35 @@ mod tests {
     fn groups_hold_everyone_once() {
         for n in [1, 2, 3, 257, 1_000] {
             let all: Vec<usize> = (0..n).collect();
-            let groups = groups(all.clone());
+            let of_one_cell: Vec<_> = all.iter().map(|target| (*target, CellId::WHOLE)).collect();
+            let groups = groups(&of_one_cell);
             assert_eq!(groups.concat(), all);
             assert!(groups.len() <= n.isqrt() + 2, "{n}: {}", groups.len());
+        }
+    }
+
+    #[test]
+    fn groups_of_a_mesh_of_cells_are_whole_cells() {
+        let cell = |target: usize| CellId::of((target as u64 % 16) << 60, 4);
+        let all: Vec<_> = (0..1_600).map(|target| (target, cell(target))).collect();
+        let groups = groups(&all);
+        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [100; 16]);
+        assert!(groups.iter().all(|group| group.iter().all(|target| cell(*target) == cell(group[0]))));
+        // Of a few nodes in each of many cells as many as in a mesh of one.
+        let few: Vec<_> = all[..64].to_vec();
+        let groups = super::groups(&few);
+        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [8; 8]);
+        // A delegate asks the others, whoever the coordinator is.
+        let target = |at: u16| Target {
+            name: format!("n{at}").parse().unwrap(),
+            address: ([127, 0, 0, 1], at).into(),
+            local: false,
+            seat: gossip::Seat { speaks: at == 7, ..Default::default() },
+        };
+        let group: Vec<_> = (0..16).map(|at| (usize::from(at), target(at))).collect();
+        for coordinator in ["a", "b", "c"] {
+            let aggregator = aggregator_of(&coordinator.parse().unwrap(), &group).unwrap();
+            assert_eq!(aggregator.name.as_str(), "n7");
         }
     }
 }

@@ -189,7 +189,9 @@ pub(super) fn feed(input: &[u8]) -> anyhow::Result<()> {
         let (to, inbound) = mpsc::channel(MESSAGES + 8);
         let config = GossipConfig::new("m", "own", 1, address(OWN)).with_sealer(Arc::new(Sums("own")));
         let gossip = Gossip::start(config, Arc::new(Answers(answers)), inbound, NodeFacts::default()).await?;
-        let send = async |port: u16, payload: Vec<u8>| to.send(Inbound { from: address(port), payload }).await;
+        let send = async |port: u16, payload: Vec<u8>| {
+            to.send(Inbound { from: address(port), node: format!("n{port}"), payload }).await
+        };
         send(OWNER, hostile::bytes(&Message::Ack { deltas: vec![words_of_owner()] })).await?;
         let mut script = Script(input);
         for _ in 0..MESSAGES {

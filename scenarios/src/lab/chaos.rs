@@ -59,6 +59,8 @@ pub struct Options {
     pub at_most: Duration,
     /// With more hosts than this, questions go through intermediate aggregators.
     pub tree_above: usize,
+    /// The mesh lives in cells of at most so many hosts.
+    pub most_in_cell: Option<usize>,
 }
 
 /// The result of a run.
@@ -88,6 +90,8 @@ pub struct Report {
     pub faults: Vec<String>,
     /// Time until all knew all again after everything was healed.
     pub healed: Duration,
+    /// Cells that the mesh then had.
+    pub cells: usize,
     /// Time until every host gave a complete answer after that.
     pub complete_again: Duration,
     /// Tasks alive in the busiest agent, before and after.
@@ -204,7 +208,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     // Tokio's first runtime opens a pair of sockets for signals that stays as long as the process.
     drop(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?);
     let before = Resources::now()?;
-    let fleet = Fleet::start(options.hosts, options.seed, MEETING)?;
+    let fleet = Fleet::start(options.hosts, options.seed, options.most_in_cell, MEETING)?;
     let tasks_before = fleet.tasks().into_iter().max().unwrap_or(0);
     let run = Run {
         options: options.clone(),
@@ -236,6 +240,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 
     let healed = run.fleet.wait_for_all(MEETING).context("after everything was healed")?;
     let complete_again = run.wait_for_complete_answers()?;
+    let cells = run.fleet.cells();
     let tasks_after = run.tasks_at_rest();
     let Run { fleet, report, began, .. } = run;
     let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -243,7 +248,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.datagrams = fleet.datagrams();
     fleet.shutdown();
     drop(fleet);
-    (report.healed, report.complete_again) = (healed, complete_again);
+    (report.healed, report.complete_again, report.cells) = (healed, complete_again, cells);
     report.tasks = (tasks_before, tasks_after);
     let after = settled(&before)?;
     if after.files > before.files {

@@ -1,7 +1,7 @@
 //! All hosts of a lab, and the operations on them. Each operation is recorded in the timeline
 //! before it begins and when it is done, so that the time between counts for neither state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,18 +39,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Fleet {
-    /// Starts `count` hosts that know the first three, and waits until all know all.
+    /// Starts `count` hosts that know the first three, in cells of at most `most_in_cell`, and waits
+    /// until all know all.
     ///
     /// # Errors
     /// One cannot start, or they do not find each other within `wait`.
-    pub fn start(count: usize, seed: u64, wait: Duration) -> anyhow::Result<Arc<Self>> {
+    pub fn start(count: usize, seed: u64, most_in_cell: Option<usize>, wait: Duration) -> anyhow::Result<Arc<Self>> {
         let dir = tempfile::tempdir()?;
         let authority = Authority::create(&"lab".parse()?)?;
         // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd
         // networks.
         let net = (16 + (std::process::id() % 208) as u8, LABS.fetch_add(1, Ordering::Relaxed).wrapping_mul(2));
-        let hosts: Result<Vec<_>, _> =
-            (0..count).map(|id| Host::new(id, &dir, &authority, net, seed).map(Mutex::new)).collect();
+        let hosts: Result<Vec<_>, _> = (0..count)
+            .map(|id| Host::new(id, &dir, &authority, net, seed).map(|host| Mutex::new(host.in_cells(most_in_cell))))
+            .collect();
         let fleet = Self {
             hosts: hosts?,
             relay: Relay::new(seed)?,
@@ -188,6 +190,15 @@ impl Fleet {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Cells in which hosts live, by the lists of themselves.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        let list = |id| self.asked(id).map(|(shared, _)| shared.coordinator.gossip.list());
+        let lists: Vec<_> = (0..self.count()).filter_map(list).collect();
+        let own = lists.iter().flat_map(|list| list.iter().filter(|member| member.is_self));
+        own.map(|member| member.seat.cell).collect::<BTreeSet<_>>().len()
     }
 
     /// A host that does not list another one.

@@ -39,6 +39,7 @@ pub struct Host {
     clock_ahead: bool,
     starts: u16,
     seed: u64,
+    most_in_cell: Option<usize>,
     running: Option<Running>,
 }
 
@@ -82,8 +83,15 @@ impl Host {
             clock_ahead: false,
             starts: 0,
             seed,
+            most_in_cell: None,
             running: None,
         })
+    }
+
+    /// In a mesh of cells of at most so many hosts.
+    #[must_use]
+    pub fn in_cells(self, most_in_cell: Option<usize>) -> Self {
+        Self { most_in_cell, ..self }
     }
 
     /// Starts the agent; `join` are the addresses of others.
@@ -107,6 +115,7 @@ impl Host {
             listen: own,
             advertise: Some(address),
             join: join.into_iter().map(Into::into).collect(),
+            most_in_cell: self.most_in_cell,
             ..AgentConfig::new(
                 name_of(self.id).parse()?,
                 self.identity.clone(),

@@ -87,13 +87,13 @@ fn since(began: Duration) -> u64 {
 
 type Listeners = Arc<RwLock<HashMap<SocketAddr, mpsc::Sender<Inbound>>>>;
 
-struct Wire(Listeners, SocketAddr);
+struct Wire(Listeners, SocketAddr, String);
 
 impl Link for Wire {
     fn send(&self, to: SocketAddr, payload: Vec<u8>) {
         let Ok(listeners) = self.0.read() else { return };
         if let Some(to) = listeners.get(&to) {
-            let _ = to.try_send(Inbound { from: self.1, payload });
+            let _ = to.try_send(Inbound { from: self.1, node: self.2.clone(), payload });
         }
     }
 }
@@ -130,7 +130,7 @@ pub async fn measure(n: usize, time: Duration) -> anyhow::Result<Cost> {
         let seal = Timed(NodeSeal::new(move || Arc::clone(&identity)), Arc::clone(&spent));
         let mut config = GossipConfig::new("bench", name, 1, own).with_sealer(Arc::new(seal));
         config.seeds = vec![address(0)];
-        let link = Arc::new(Wire(Arc::clone(&listeners), own));
+        let link = Arc::new(Wire(Arc::clone(&listeners), own, format!("n{index}")));
         nodes.push(Arc::new(Gossip::start(config, link, rx, facts(0)).await?));
     }
     let met = || nodes.iter().all(|node| node.list().iter().filter(|member| member.is_live()).count() == n);

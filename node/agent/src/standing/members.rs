@@ -156,6 +156,7 @@ mod tests {
             facts: Arc::new(NodeFacts { extra, ..NodeFacts::default() }),
             is_self: false,
             double: None,
+            seat: gossip::Seat::default(),
         }
     }
 

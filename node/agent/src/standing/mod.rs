@@ -42,6 +42,7 @@ mod page;
 mod publish;
 mod repeat;
 mod roster;
+pub(super) use roster::JOBS;
 
 pub(super) use feed::Feed;
 pub(super) use findings::hook_is_ours;

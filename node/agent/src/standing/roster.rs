@@ -7,7 +7,7 @@ use gossip::{Member, MemberState};
 use standing::{Presence, judges};
 
 /// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal.
-pub(super) const JOBS: &str = "jobs";
+pub(in super::super) const JOBS: &str = "jobs";
 /// The version of that.
 const VERSION: &str = "1";
 
@@ -106,7 +106,9 @@ mod tests {
         let extra = jobs.map(|text| (JOBS.to_owned(), text.to_owned())).into_iter().collect();
         let facts = Arc::new(NodeFacts { extra, ..NodeFacts::default() });
         let address = "127.0.0.1:1".parse().unwrap();
-        Member { name: name.into(), address, generation: 1, state, facts, is_self: name == "me", double: None }
+        let is_self = name == "me";
+        let seat = gossip::Seat::default();
+        Member { name: name.into(), address, generation: 1, state, facts, is_self, double: None, seat }
     }
 
     #[test]

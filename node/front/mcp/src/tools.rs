@@ -312,7 +312,7 @@ impl Toolbox {
                     text("name"),
                     text("state"),
                     verdicts::hostlist::fold_ranges(ranks),
-                    node["store_rows"].as_u64().unwrap_or(0).to_string(),
+                    node["store_rows"].as_u64().map_or_else(|| "-".to_owned(), |rows| rows.to_string()),
                     text("capture"),
                     labels.join(" "),
                 ])

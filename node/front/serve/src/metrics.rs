@@ -166,7 +166,7 @@ mod tests {
         let node = NodeNow {
             name: "n0".into(),
             state: "live".into(),
-            rows: 7,
+            rows: Some(7),
             is_self: true,
             version: "0.1.0".into(),
             clock_bound_ns: Some(50_000),

@@ -132,7 +132,9 @@ impl Series {
             if let Some(bound_ns) = node.clock_bound_ns {
                 all.put("rankmesh_node_clock_bound_seconds", &name, seconds(bound_ns));
             }
-            all.put("rankmesh_node_store_rows", &name, node.rows as f64);
+            if let Some(rows) = node.rows {
+                all.put("rankmesh_node_store_rows", &name, rows as f64);
+            }
             all.put("rankmesh_node_ranks", &name, node.ranks.len() as f64);
         }
         for (node, lost) in &snapshot.lost {

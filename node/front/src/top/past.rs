@@ -130,7 +130,7 @@ fn nodes(target: &Target, report: &Report) -> anyhow::Result<Vec<NodeNow>> {
             state: text("state"),
             recording: text("capture"),
             ranks: ranks.filter_map(|rank| u32::try_from(rank).ok()).collect(),
-            rows: node["store_rows"].as_u64().unwrap_or(0),
+            rows: node["store_rows"].as_u64(),
             span_ns: node["store_span_ns"]
                 .as_array()
                 .and_then(|span| Some((span.first()?.as_i64()?, span.get(1)?.as_i64()?))),

@@ -82,7 +82,11 @@ impl Hosts {
             let span = &node["store_span_ns"];
             Some(Host {
                 birth_ns: birth_ns.filter(|_| lost.is_none()),
-                span_ns: span[0].as_i64().zip(span[1].as_i64()),
+                // Not known of those in other cells of a large mesh: then all that can be.
+                span_ns: match node["store_rows"].is_null() {
+                    true => birth_ns.map(|birth| (birth, record::unix_now_ns())),
+                    false => span[0].as_i64().zip(span[1].as_i64()),
+                },
                 rows: node["store_rows"].as_u64().unwrap_or(0),
                 dropped: cutoffs.iter().filter(of).filter_map(|row| Some((text(row, 1), integer(row, 2)?))).collect(),
                 lost,

@@ -34,6 +34,9 @@ pub(super) struct Arguments {
     /// More hosts than this are asked through intermediate aggregators [default: none are].
     #[arg(long)]
     tree_above: Option<usize>,
+    /// The mesh lives in cells of at most so many hosts [default: it is one].
+    #[arg(long)]
+    most_in_cell: Option<usize>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -48,6 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         timeout: (shortest, 4 * shortest),
         at_most: Duration::from_secs(arguments.at_most_s),
         tree_above: arguments.tree_above.unwrap_or(usize::MAX),
+        most_in_cell: arguments.most_in_cell,
     })?;
     print!("{report}");
     figure("chaos_questions", report.questions as f64, "questions", ">=", 10_000.0);

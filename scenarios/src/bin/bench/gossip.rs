@@ -49,6 +49,7 @@ struct Net {
 struct Wire {
     net: Arc<Net>,
     own: SocketAddr,
+    name: String,
 }
 
 impl Link for Wire {
@@ -56,7 +57,8 @@ impl Link for Wire {
         self.net.messages.fetch_add(1, Ordering::Relaxed);
         self.net.bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
         let Ok(listeners) = self.net.listeners.read() else { return };
-        let sent = listeners.get(&to).is_some_and(|to| to.try_send(Inbound { from: self.own, payload }).is_ok());
+        let message = Inbound { from: self.own, node: self.name.clone(), payload };
+        let sent = listeners.get(&to).is_some_and(|to| to.try_send(message).is_ok());
         if !sent {
             self.net.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -155,7 +157,7 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
             capture: "on".to_owned(),
             ..NodeFacts::default()
         };
-        let link = Arc::new(Wire { net: Arc::clone(&net), own });
+        let link = Arc::new(Wire { net: Arc::clone(&net), own, name: format!("n{index:04}") });
         nodes.push(Gossip::start(config, link, rx, facts).await?);
     }
     let met = wait(&nodes, MEETING * slowed, began, |list| list.iter().filter(|member| member.is_live()).count() == n)

@@ -151,8 +151,9 @@ pub(super) struct Node {
     version: String,
     /// `on`, or why it does not record.
     capture: String,
-    store_rows: u64,
-    /// First and last time in its store, Unix nanoseconds; null of an empty one.
+    /// Null of a node in another cell of a large mesh: not told that far.
+    store_rows: Option<u64>,
+    /// First and last time in its store, Unix nanoseconds; null of an empty one, and of another cell's.
     store_span_ns: Option<Vec<i64>>,
     /// It is the agent that was asked.
     #[schema(rename = "self")]

@@ -47,7 +47,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
             Line::raw(harmless(&node.state, 5)),
             right(maybe(node.clock_bound_ns)),
             right(sample.and_then(|sample| sample.lost).map_or_else(|| "-".to_owned(), count)),
-            right(count(node.rows)),
+            right(node.rows.map_or_else(|| "-".to_owned(), count)),
             right(sample.and_then(|s| s.cpu).map_or_else(|| "-".to_owned(), |cpu| format!("{:.0}%", cpu * 100.0))),
             right(gpu),
             Line::raw(harmless(&ranges(&node.ranks), 40)),

@@ -85,7 +85,7 @@ pub fn watched(ranks: usize, late: usize) -> Watched {
         state: if at == 2 { "dead" } else { "live" }.to_owned(),
         recording: "on".to_owned(),
         ranks: (0..4).map(|rank| (4 * at + rank) as u32).collect(),
-        rows: 1_234_567,
+        rows: Some(1_234_567),
         span_ns: Some((NOW_NS - 7_260_000 * MS, NOW_NS)),
         clock_bound_ns: (at != 2).then_some(38_000),
         version: "0.1.0".to_owned(),

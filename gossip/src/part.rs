@@ -1,0 +1,297 @@
+//! A node's part between the cells of a large mesh, as the driver runs it beside the gossip of its
+//! cell: what it says to all, whom it knows elsewhere, and the list of all members. The protocol is
+//! `cells`; nothing of this is there in a mesh whose nodes are to stay in one cell.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use chitchat::ChitchatId;
+
+use crate::GossipConfig;
+use crate::cells::{Card, CellId, Cells, CellsConfig, Entry, Mate, Output, Person, SealedCard, Tells};
+use crate::config::CellsUse;
+use crate::facts::NodeFacts;
+use crate::link::Note;
+use crate::member::{Member, Seat};
+use crate::network::{Inbound, Link};
+use crate::quiet::Quiet;
+use crate::seal::Sealing;
+
+/// The key of a node's card within its cell.
+pub(crate) const KEY_CARD: &str = "card";
+/// The label that names a node's rack.
+const RACK: &str = "rack";
+/// Longest rack that counts as one, bytes.
+const MAX_RACK_BYTES: usize = 64;
+/// Looks after which the list is made anew in any case: some of it runs out by itself.
+const LOOKS: u32 = 20;
+
+pub(crate) struct Part {
+    cells: Cells,
+    using: CellsUse,
+    began: Instant,
+    /// Members of the own cell, by its gossip.
+    own: Vec<Member>,
+    /// Facts of the cards of others, by the card, with the jobs that are in them.
+    facts: HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
+    /// Facts of those of the cell that was left last, which had no card there perhaps.
+    before: HashMap<String, Arc<NodeFacts>>,
+    /// What the list was made of, and how many looks ago.
+    shown: (u64, bool),
+    looks: u32,
+    /// The card that the cell's gossip tells.
+    told: Option<(u64, u64)>,
+    too_long: Quiet,
+}
+
+/// The rack that a node's facts name; none where it is too long to be one.
+fn rack_of(facts: &NodeFacts) -> String {
+    facts.labels.get(RACK).filter(|rack| rack.len() <= MAX_RACK_BYTES).cloned().unwrap_or_default()
+}
+
+/// What a node tells within its cell that delegates sum up.
+pub(crate) fn tells_of(facts: &NodeFacts, using: CellsUse) -> Tells {
+    let text = |key: &str| facts.extra.get(key).map_or("", String::as_str);
+    Tells {
+        rows: facts.store_rows,
+        span_ns: facts.store_span_ns,
+        catalogue: facts.schema_hash,
+        trust: text(using.trust).parse().unwrap_or(0),
+        jobs: text(using.jobs).split(' ').skip(1).map(str::to_owned).collect(),
+    }
+}
+
+/// What stands for the card of a member that tells none, in the cell of the whole mesh: where it
+/// belongs is known by its name and rack, but no other cell is told of it.
+pub(crate) fn entry_without_card(id: &ChitchatId, facts: &NodeFacts) -> Entry {
+    Entry::new(Card {
+        name: id.node_id.to_string(),
+        rack: rack_of(facts),
+        generation: id.generation_id,
+        serial: 0,
+        address: id.gossip_advertise_addr,
+        cell: CellId::WHOLE,
+        facts: String::new(),
+    })
+}
+
+/// The card in a key of a member of this cell, with its owner's seal; none where it is another's,
+/// of another life, or of another cell.
+pub(crate) fn card_of(text: &str, id: &ChitchatId, cell: CellId, sealing: &Sealing) -> Option<(Entry, Arc<str>)> {
+    let sealed: SealedCard = serde_json::from_str(text).ok()?;
+    let SealedCard { card, .. } = &sealed;
+    let is_its = (card.name.as_str(), card.generation, card.address)
+        == (&*id.node_id, id.generation_id, id.gossip_advertise_addr);
+    let counts = is_its && card.cell == cell && card.serial > 0 && sealed.is_good(sealing);
+    counts.then(|| (Entry::new(sealed.card), sealed.seal.into()))
+}
+
+impl Part {
+    pub(crate) fn new(cfg: &GossipConfig, using: CellsUse, facts: &NodeFacts) -> Self {
+        let own = CellsConfig {
+            most: using.most,
+            round: cfg.interval,
+            silent_after: cfg.dead_after + 2 * cfg.interval,
+            forget_after: cfg.forget_after,
+            seeds: cfg.seeds.clone(),
+            ..CellsConfig::new(cfg.node.as_str(), rack_of(facts), cfg.generation, cfg.advertise)
+        };
+        let began = Instant::now();
+        let mut part = Self {
+            cells: Cells::new(own, cfg.sealer(), Arc::default(), began.elapsed()),
+            using,
+            began,
+            own: Vec::new(),
+            facts: HashMap::new(),
+            before: HashMap::new(),
+            shown: (0, false),
+            looks: 0,
+            told: None,
+            too_long: Quiet::default(),
+        };
+        part.say(facts);
+        part
+    }
+
+    pub(crate) fn cell(&self) -> CellId {
+        self.cells.cell()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.cells.card().card.generation
+    }
+
+    /// Whether more than one cell is there, or has to be.
+    pub(crate) fn is_used(&self) -> bool {
+        let alive = self.own.iter().filter(|member| member.may_live()).count();
+        self.cells.is_one_of_many() || alive > self.using.most
+    }
+
+    /// Sets what this node says.
+    pub(crate) fn say(&mut self, facts: &NodeFacts) {
+        let (text, is_whole) = facts.for_all(self.using.told);
+        if !is_whole && let Some(before) = self.too_long.may_say() {
+            tracing::warn!(
+                before,
+                "this node's labels are too long to be told beyond its cell: questions by label that are asked in other \
+                 cells do not find it; give it fewer or shorter ones"
+            );
+        }
+        self.cells.say(&text, tells_of(facts, self.using));
+    }
+
+    /// This node's card as a key of the cell's gossip; none in a mesh of one cell.
+    pub(crate) fn key(&self) -> Option<(String, String)> {
+        let text = self.is_used().then(|| serde_json::to_string(self.cells.card()).ok()).flatten()?;
+        Some((KEY_CARD.to_owned(), text))
+    }
+
+    /// Whether the cell's gossip has to be told another card.
+    pub(crate) fn has_news(&mut self) -> bool {
+        let card = &self.cells.card().card;
+        let told = self.is_used().then_some((card.generation, card.serial));
+        std::mem::replace(&mut self.told, told) != told
+    }
+
+    /// An earlier life of this node in another cell that has a higher generation.
+    pub(crate) fn outranked_by(&self) -> Option<u64> {
+        self.cells.outranked_by()
+    }
+
+    /// A further life of this node in its cell.
+    pub(crate) fn begin_anew(&mut self, generation: u64) {
+        self.cells.begin_anew(generation);
+    }
+
+    pub(crate) fn reseal(&mut self) {
+        self.cells.reseal();
+    }
+
+    pub(crate) fn absent_mates(&mut self) -> Vec<SocketAddr> {
+        self.cells.absent_mates()
+    }
+
+    pub(crate) fn receive(&mut self, note: Note) {
+        match note {
+            Note::Message(Inbound { from, node, payload }) => {
+                self.cells.receive(self.began.elapsed(), &node, from, &payload);
+            }
+            Note::OfAnother { from, cell } => self.cells.called_from(cell, from),
+        }
+    }
+
+    /// Does what is due. `mates` and `own` are the cell's members where anything is new of them.
+    pub(crate) fn pass(&mut self, news: Option<(Vec<Mate>, Vec<Member>)>) {
+        let now = self.began.elapsed();
+        if let Some((mates, own)) = news {
+            self.own = own;
+            self.cells.set_mates(mates, now);
+            // The list is to be made anew.
+            self.shown.0 = self.shown.0.wrapping_sub(1);
+        }
+        self.cells.tick(now);
+    }
+
+    /// What is to be sent is sent; returns where to go, with members that may be called first.
+    pub(crate) fn act(&mut self, link: &dyn Link) -> Option<(CellId, Vec<SocketAddr>)> {
+        let mut goes = None;
+        while let Some(output) = self.cells.poll() {
+            match output {
+                Output::Send { to, payload } => link.send(to, payload),
+                Output::Move { cell, doors } => goes = Some((cell, doors)),
+            }
+        }
+        goes
+    }
+
+    /// The own cell was left.
+    pub(crate) fn leave_cell(&mut self) {
+        let living = self.own.drain(..).filter(Member::may_live);
+        self.before = living.map(|member| (member.name, member.facts)).collect();
+        self.told = None;
+    }
+
+    /// All members, where anything may be new of them.
+    pub(crate) fn list(&mut self) -> Option<Vec<Member>> {
+        let shown = (self.cells.version(), self.is_used());
+        self.looks += 1;
+        if shown == self.shown && (self.looks < LOOKS || !shown.1) {
+            return None;
+        }
+        (self.shown, self.looks) = (shown, 0);
+        if !shown.1 {
+            return Some(self.own.clone());
+        }
+        let people = self.cells.people(self.began.elapsed());
+        let jobs = self.jobs();
+        let mut facts = HashMap::with_capacity(people.len());
+        let mut all: BTreeMap<String, Member> =
+            self.own.iter().map(|member| (member.name.clone(), member.clone())).collect();
+        for person in people {
+            let card = person.card();
+            let is_newer = |known: &Member| known.generation < card.generation;
+            if let Some(known) = all.get_mut(&card.name).filter(|known| !is_newer(known)) {
+                known.seat.speaks = person.speaks;
+                continue;
+            }
+            let jobs = jobs.get(card.name.as_str()).map_or(&[][..], Vec::as_slice);
+            let member = self.member(&person, jobs, &mut facts);
+            all.insert(member.name.clone(), member);
+        }
+        self.facts = facts;
+        all.values_mut().filter(|member| member.is_self).for_each(|own| own.seat.speaks = self.cells.is_delegate());
+        Some(all.into_values().collect())
+    }
+
+    /// A member of another cell. `facts` are those of the cards that are of use.
+    fn member(
+        &self,
+        person: &Person,
+        jobs: &[&str],
+        facts: &mut HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
+    ) -> Member {
+        let card = person.card();
+        let known = self.facts.get(&person.entry.id).filter(|(of, _)| of.iter().eq(jobs));
+        let (jobs, its) = known.cloned().unwrap_or_else(|| {
+            let mut its = match self.before.get(&card.name) {
+                Some(before) if card.facts.is_empty() => NodeFacts::clone(before),
+                _ => NodeFacts::read_for_all(&card.facts),
+            };
+            if !jobs.is_empty() {
+                // As its owner says them: a version, which is not told on, and the jobs.
+                its.extra.insert(self.using.jobs.to_owned(), format!("1 {}", jobs.join(" ")));
+            }
+            (jobs.iter().map(|job| (*job).to_owned()).collect(), Arc::new(its))
+        });
+        facts.insert(person.entry.id, (jobs, Arc::clone(&its)));
+        Member {
+            name: card.name.clone(),
+            address: its.address.unwrap_or(card.address),
+            generation: card.generation,
+            state: person.state,
+            facts: its,
+            is_self: false,
+            double: None,
+            seat: Seat { cell: card.cell, speaks: person.speaks, elsewhere: card.cell != self.cell() },
+        }
+    }
+
+    /// The jobs of the hosts of other cells, by name.
+    fn jobs(&self) -> HashMap<&str, Vec<&str>> {
+        let mut jobs: HashMap<&str, Vec<&str>> = HashMap::new();
+        for (host, job) in self.cells.jobs() {
+            jobs.entry(host).or_default().push(job);
+        }
+        jobs
+    }
+
+    /// Names of those that are known elsewhere.
+    pub(crate) fn names(&self) -> HashSet<String> {
+        if !self.is_used() {
+            return HashSet::new();
+        }
+        self.cells.people(self.began.elapsed()).into_iter().map(|person| person.card().name.clone()).collect()
+    }
+}
