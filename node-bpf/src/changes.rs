@@ -3,8 +3,9 @@
 //! once a second took 2 % of a core.
 //!
 //! On each CPU a perf event that counts nothing has the kernel write down each mapping of a file as
-//! code, and each fork (perf_event_open(2): `mmap`, `task`; records MMAP, FORK and LOST, and the page
-//! with `data_head` and `data_tail` before them). Nobody is woken: who wants to know reads.
+//! code, each fork and each end (perf_event_open(2): `mmap`, `task`; records MMAP, FORK, EXIT and LOST,
+//! and the page with `data_head` and `data_tail` before them). Nobody is woken: who wants to know
+//! reads.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::libbpf_sys::{
-    PERF_COUNT_SW_DUMMY, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MMAP, PERF_TYPE_SOFTWARE, perf_event_attr,
+    PERF_COUNT_SW_DUMMY, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MMAP, PERF_TYPE_SOFTWARE,
+    perf_event_attr,
 };
 use parking_lot::Mutex;
 
@@ -22,23 +24,28 @@ use crate::bytes::Reader;
 use crate::ring::Mapping;
 use crate::signals::faults;
 
-/// Each process is looked at this often all the same: an end may be lost, and a number used again.
+/// Each process is looked at this often all the same: it is cheap, and finds what was not thought of.
 const ALL_EVERY: Duration = Duration::from_secs(30);
-/// Records of a CPU: some 250.
+/// Records of a CPU: some 250 mappings, or 800 threads that begin or end.
 const DATA_BYTES: usize = 32 << 10;
 /// The longest record: a path of 4,096 bytes, and what stands before it.
 const LONGEST_BYTES: u64 = 4_096 + 64;
 
+/// Where a mapping's name stands in its record, and how that of memory without a file begins.
+const NAME_AT: usize = 40;
+const ANONYMOUS: &[u8; 6] = b"//anon";
 /// Of more processes than this, each is looked at.
 const MOST_TAKEN: usize = 16_384;
 
-/// Whom to look at.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
-    /// These processes; some may have ended.
-    These(HashSet<u32>),
-    /// Each that there is.
-    All,
+/// What has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// Processes that have mapped code, or were forked. They may have ended.
+    pub(crate) pids: HashSet<u32>,
+    /// Processes of which a thread has ended, perhaps the last.
+    pub(crate) ended: HashSet<u32>,
+    /// Whether others may have changed, too: each process is to be looked at.
+    pub(crate) all: bool,
 }
 
 /// The events of this host, once they are open, and what of them was not taken yet.
@@ -46,17 +53,13 @@ static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 
 #[derive(Debug, Default)]
 struct Events {
+    /// The CPUs that were online when these were opened.
+    online: String,
+    /// None where they could not be opened again.
     cpus: Vec<CpuEvents>,
     /// Of each who takes, by number.
-    takers: Vec<(u64, Taken)>,
+    takers: Vec<(u64, Changed)>,
     next: u64,
-}
-
-/// What one who takes has not taken yet.
-#[derive(Debug, Default)]
-struct Taken {
-    pids: HashSet<u32>,
-    missed: bool,
 }
 
 /// Opens the events, which some kernels allow only before privileges are dropped.
@@ -66,7 +69,9 @@ struct Taken {
 pub(crate) fn open_ahead() -> io::Result<()> {
     let mut events = EVENTS.lock();
     if events.is_none() {
-        *events = Some(Events { cpus: faults::on_each_cpu(CpuEvents::open)?, ..Events::default() });
+        let online = faults::online_cpus()?;
+        let cpus = faults::on_each_cpu(&online, CpuEvents::open)?;
+        *events = Some(Events { online, cpus, ..Events::default() });
     }
     Ok(())
 }
@@ -74,21 +79,35 @@ pub(crate) fn open_ahead() -> io::Result<()> {
 impl Events {
     /// Reads what has come, for each who takes.
     fn read(&mut self) {
-        let mut taken = Taken::default();
+        let mut changed = Changed { all: self.cpus.is_empty(), ..Changed::default() };
         for cpu in &self.cpus {
-            cpu.read(&mut taken);
+            cpu.read(&mut changed);
         }
         for (_, taker) in &mut self.takers {
-            taker.pids.extend(&taken.pids);
-            taker.missed |= taken.missed || taker.pids.len() > MOST_TAKEN;
-            if taker.missed {
-                taker.pids.clear();
+            taker.pids.extend(&changed.pids);
+            taker.ended.extend(&changed.ended);
+            taker.all |= changed.all;
+            if taker.pids.len() + taker.ended.len() > MOST_TAKEN {
+                *taker = Changed { all: true, ..Changed::default() };
             }
         }
     }
 
-    fn of(&mut self, number: u64) -> Option<&mut Taken> {
-        self.takers.iter_mut().find(|(of, _)| *of == number).map(|(_, taken)| taken)
+    /// A CPU that went and came back has lost its event, and one that is new has none: where others
+    /// are online now, all events are opened anew.
+    fn keep_up(&mut self) {
+        let Ok(online) = faults::online_cpus() else { return };
+        if online != self.online {
+            self.cpus = faults::on_each_cpu(&online, CpuEvents::open).unwrap_or_else(|error| {
+                tracing::info!("each process is looked at each time, for CPUs came or went: {error}");
+                Vec::new()
+            });
+            self.online = online;
+        }
+    }
+
+    fn of(&mut self, number: u64) -> Option<&mut Changed> {
+        self.takers.iter_mut().find(|(of, _)| *of == number).map(|(_, changed)| changed)
     }
 }
 
@@ -104,41 +123,32 @@ impl ChangedCode {
     /// Has the kernel tell from now on, where it can.
     pub(crate) fn watch() -> Self {
         if let Err(error) = open_ahead() {
-            tracing::info!("each process is looked at each second, for the kernel does not tell of new code: {error}");
+            tracing::info!("each process is looked at each time, for the kernel does not tell of new code: {error}");
         }
         let number = EVENTS.lock().as_mut().map(|events| {
             events.next += 1;
-            events.takers.push((events.next, Taken::default()));
+            events.takers.push((events.next, Changed::default()));
             events.next
         });
         Self { number, all_at: None }
     }
 
-    /// Whether one process has changed since it was taken; none where that is not known.
-    pub(crate) fn take_one(&self, pid: u32) -> Option<bool> {
-        let mut events = EVENTS.lock();
-        let events = events.as_mut()?;
-        events.read();
-        let taken = events.of(self.number?)?;
-        let told = taken.pids.remove(&pid);
-        (told || !taken.missed).then_some(told)
-    }
-
-    /// Whom to look at now.
-    pub(crate) fn take(&mut self) -> Whom {
-        let taken = EVENTS.lock().as_mut().and_then(|events| {
+    /// What has changed since the last time.
+    pub(crate) fn take(&mut self) -> Changed {
+        let is_due = self.all_at.is_none_or(|at| at.elapsed() >= ALL_EVERY);
+        let changed = EVENTS.lock().as_mut().and_then(|events| {
+            if is_due {
+                events.keep_up();
+            }
             events.read();
             Some(std::mem::take(events.of(self.number?)?))
         });
-        match taken {
-            Some(Taken { pids, missed: false }) if self.all_at.is_some_and(|at| at.elapsed() < ALL_EVERY) => {
-                Whom::These(pids)
-            }
-            _ => {
-                self.all_at = Some(Instant::now());
-                Whom::All
-            }
+        let mut changed = changed.unwrap_or(Changed { all: true, ..Changed::default() });
+        changed.all |= is_due;
+        if changed.all {
+            self.all_at = Some(Instant::now());
         }
+        changed
     }
 }
 
@@ -186,29 +196,33 @@ impl CpuEvents {
         unsafe { self.mapping.start().add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    fn read(&self, taken: &mut Taken) {
+    fn read(&self, changed: &mut Changed) {
         const DATA_HEAD_AT: usize = 1024;
         const DATA_TAIL_AT: usize = 1032;
         let (head, tail) = (self.position(DATA_HEAD_AT).load(Ordering::Acquire), self.position(DATA_TAIL_AT));
         let mut at = tail.load(Ordering::Relaxed);
+        if at == head {
+            return;
+        }
         let data_bytes = DATA_BYTES.max(self.page_bytes);
         // What found no room is told with the next record that does, and that may come late.
-        taken.missed |= head.wrapping_sub(at) + LONGEST_BYTES > data_bytes as u64;
+        changed.all |= head.wrapping_sub(at) + LONGEST_BYTES > data_bytes as u64;
         while at < head {
-            let header = self.bytes::<8>(at, data_bytes);
-            let mut header = Reader::new(&header);
-            let (kind, _misc, bytes) = (header.u32(), header.u16(), header.u16());
-            let (Some(kind), Some(bytes @ 8..)) = (kind, bytes) else {
-                taken.missed = true;
+            let record = self.bytes::<{ NAME_AT + ANONYMOUS.len() }>(at, data_bytes);
+            let mut fields = Reader::new(&record);
+            let (kind, _misc, bytes) = (fields.u32(), fields.u16(), fields.u16());
+            let (pid, second) = (fields.u32(), fields.u32());
+            let (Some(kind), Some(bytes @ 8..), Some(pid)) = (kind, bytes, pid) else {
+                changed.all = true;
                 break;
             };
-            let body = self.bytes::<8>(at + 8, data_bytes);
-            let mut body = Reader::new(&body);
-            match (kind, body.u32(), body.u32()) {
-                (PERF_RECORD_MMAP, Some(pid), _) => drop(taken.pids.insert(pid)),
+            match kind {
+                // Not what programs write as they run.
+                PERF_RECORD_MMAP if record[NAME_AT..] != *ANONYMOUS => drop(changed.pids.insert(pid)),
                 // (A thread is forked, too, and has the parent's number of process.)
-                (PERF_RECORD_FORK, Some(pid), Some(parent)) if pid != parent => drop(taken.pids.insert(pid)),
-                (PERF_RECORD_LOST, ..) => taken.missed = true,
+                PERF_RECORD_FORK if second != Some(pid) => drop(changed.pids.insert(pid)),
+                PERF_RECORD_EXIT => drop(changed.ended.insert(pid)),
+                PERF_RECORD_LOST => changed.all = true,
                 _ => {}
             }
             at += u64::from(bytes);
@@ -262,33 +276,36 @@ mod tests {
     /// it lost with the next record.
     fn until_there_is_room(changed: &mut ChangedCode) {
         let until = Instant::now() + Duration::from_secs(60);
-        while changed.take() == Whom::All {
+        while changed.take().all {
             assert!(Instant::now() < until, "all are looked at for a minute");
         }
     }
 
     #[test]
-    fn what_maps_code_or_is_forked_is_told_and_what_only_waits_is_not() {
+    fn what_maps_code_or_ends_is_told_once_and_what_only_waits_is_not() {
         let _alone = ONE_AT_A_TIME.lock();
         if let Err(error) = open_ahead() {
             eprintln!("skipped: {error}");
             return;
         }
         let (mut changed, mut other) = (ChangedCode::watch(), ChangedCode::watch());
-        assert_eq!(changed.take(), Whom::All, "nobody was looked at yet");
+        assert!(changed.take().all, "nobody was looked at yet");
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             until_there_is_room(&mut other);
             until_there_is_room(&mut changed);
             let sleeper = Sleeper::start();
             let pid = sleeper.0.id();
-            let (one, again, rest, all) = (changed.take_one(pid), changed.take_one(pid), changed.take(), other.take());
-            let (Some(one), Some(again), Whom::These(rest), Whom::These(all)) = (one, again, rest, all) else {
+            let [begun, waits] = [(); 2].map(|()| changed.take());
+            drop(sleeper);
+            let (ended, all) = (changed.take(), other.take());
+            if [&begun, &waits, &ended, &all].iter().any(|taken| taken.all) {
                 assert!(Instant::now() < until, "there was never room");
                 continue;
-            };
-            assert!(one && all.contains(&pid), "each who takes is told");
-            assert!(!again && !rest.contains(&pid), "it was taken, and does nothing");
+            }
+            assert!(begun.pids.contains(&pid) && all.pids.contains(&pid), "each who takes is told");
+            assert!(!waits.pids.contains(&pid) && !waits.ended.contains(&pid), "it does nothing");
+            assert!(!ended.pids.contains(&pid) && ended.ended.contains(&pid) && all.ended.contains(&pid));
             return;
         }
     }
@@ -302,18 +319,18 @@ mod tests {
         }
         let mut changed = ChangedCode::watch();
         until_there_is_room(&mut changed);
-        // Some 20 records each.
-        for _ in 0..400 {
-            assert!(Command::new("true").status().unwrap().success());
-        }
-        assert_eq!(changed.take(), Whom::All);
+        // Some 5 records of 80 bytes each, on one CPU.
+        let script = "for i in $(seq 400); do /bin/true; done";
+        let cpu = faults::online_cpus().unwrap();
+        let cpu = cpu.split(['-', ',']).next().unwrap();
+        assert!(Command::new("taskset").args(["-c", cpu, "sh", "-c", script]).status().unwrap().success());
+        assert!(changed.take().all);
         until_there_is_room(&mut changed);
     }
 
     #[test]
     fn where_the_kernel_does_not_tell_each_is_looked_at() {
         let mut changed = ChangedCode { number: None, all_at: None };
-        assert_eq!((changed.take(), changed.take()), (Whom::All, Whom::All));
-        assert_eq!(changed.take_one(1), None);
+        assert!(changed.take().all && changed.take().all);
     }
 }

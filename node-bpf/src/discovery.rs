@@ -23,7 +23,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::attach;
 use crate::cgroup::Cgroup;
-use crate::changes::{ChangedCode, Whom};
+use crate::changes::ChangedCode;
 use crate::config::AttachMode;
 use crate::error::Error;
 use crate::lookup;
@@ -87,7 +87,8 @@ pub(crate) struct Discovery {
     changed: ChangedCode,
     /// Per process: its size of mapped code when it was last looked at.
     code_kb: HashMap<u32, u64>,
-    /// Processes that are to be looked at again: a file of theirs is still to be attached to.
+    /// Processes that are to be looked at again: a file of theirs was not attached to, or there is
+    /// room now.
     again: HashSet<u32>,
     /// Kernel threads: they have no code to be looked at, and are half of the processes of many
     /// hosts.
@@ -269,12 +270,7 @@ impl Discovery {
         let due: Vec<_> = self.pending.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, pid, step) in due {
             // also when it was found: the loader may map another library a little later
-            let told = self.changed.take_one(pid);
-            if told == Some(true) {
-                self.code_kb.remove(&pid);
-            }
-            let is_same = told == Some(false) && self.code_kb.contains_key(&pid);
-            if (is_same || self.inspect_if_grown(pid))
+            if self.inspect_if_grown(pid)
                 && let (Some(next), Some(this)) = (AFTER_EXEC_MS.get(step + 1), AFTER_EXEC_MS.get(step))
             {
                 self.pending.push((now + Duration::from_millis(next - this), pid, step + 1));
@@ -284,14 +280,19 @@ impl Discovery {
 
     /// Looks at every process whose mapped code has changed since the last time.
     pub(crate) fn rescan(&mut self) {
-        match self.changed.take() {
-            Whom::These(pids) => {
-                for pid in std::mem::take(&mut self.again).into_iter().chain(pids) {
-                    self.code_kb.remove(&pid); // it may be another process
-                    self.inspect_if_grown(pid);
-                }
+        let changed = self.changed.take();
+        let mut pids = std::mem::take(&mut self.again);
+        pids.extend(changed.pids);
+        for pid in &pids {
+            self.code_kb.remove(pid); // it has other code, or is another process
+        }
+        if changed.all {
+            self.look_at_all();
+        } else {
+            pids.extend(changed.ended);
+            for pid in pids {
+                self.look_at(pid);
             }
-            Whom::All => self.look_at_all(),
         }
         let unprobed = self.unprobed.look_at_threads(&self.probes);
         unprobed.into_iter().for_each(|problem| self.shared.problem(None, &problem));
@@ -311,10 +312,7 @@ impl Discovery {
                 alive.insert(pid);
                 continue;
             }
-            if !self.shared.processes.is_same(pid) {
-                self.on_exit(&HashSet::from([pid])); // its end was lost
-            }
-            if self.inspect_if_grown(pid) {
+            if self.look_at(pid) {
                 alive.insert(pid);
             } else if procfs::is_kernel_thread(pid) {
                 alive.insert(pid);
@@ -328,6 +326,25 @@ impl Discovery {
         self.kernel_threads.retain(|pid| alive.contains(pid));
     }
 
+    /// Looks at a process that may have ended, and be another now. False when there is none, or it has
+    /// no code.
+    fn look_at(&mut self, pid: u32) -> bool {
+        if !self.shared.processes.is_same(pid) {
+            self.on_exit(&HashSet::from([pid])); // its end was lost
+        }
+        let runs = self.inspect_if_grown(pid);
+        if !runs {
+            self.code_kb.remove(&pid);
+            self.mapped.ended(pid, Instant::now());
+        }
+        runs
+    }
+
+    /// A process is looked at again at the next rescan.
+    fn look_again(&mut self, pids: impl IntoIterator<Item = u32>) {
+        self.again.extend(pids);
+    }
+
     /// Looks at a process when its mapped code has changed since the last time: detecting that
     /// costs a tenth of reading all its mappings. False when there is no such process, or it has no
     /// code.
@@ -336,24 +353,19 @@ impl Discovery {
         if self.code_kb.get(&pid) == Some(&now_kb) {
             return true;
         }
-        if self.inspect(pid) {
-            self.code_kb.insert(pid, now_kb); // as of before: what came meanwhile is seen the next time
-            self.again.remove(&pid);
-        } else {
-            self.again.insert(pid);
-        }
+        self.code_kb.insert(pid, now_kb); // as of before: what came meanwhile is seen the next time
+        self.inspect(pid);
         true
     }
 
-    /// Attaches to what `pid` has mapped and follows it when it has any of it. False when it is to
-    /// be looked at again.
-    fn inspect(&mut self, pid: u32) -> bool {
+    /// Attaches to what `pid` has mapped and follows it when it has any of it.
+    fn inspect(&mut self, pid: u32) {
         if pid == std::process::id() {
-            return true;
+            return;
         }
-        let Ok(text) = procfs::read(pid, "maps") else { return true };
+        let Ok(text) = procfs::read(pid, "maps") else { return };
         let user = procfs::user_of(pid);
-        let (mut found, mut mpi, mut done) = (false, false, true);
+        let (mut found, mut mpi) = (false, false);
         let (mut nccl, mut gloo) = (vec![], vec![]);
         let mappings: Vec<maps::Mapping<'_>> = maps::mappings(&text).filter(|m| m.executable).collect();
         if self.unprobed.concern(&mappings) && self.wanted(pid) {
@@ -371,7 +383,9 @@ impl Discovery {
                     Probed::Cuda(_) | Probed::Verbs | Probed::Named(_) => {}
                 }
                 seen.insert(mapping.key());
-                done &= user.is_none_or(|user| self.attach_mapped(pid, user, &mapping, probed));
+                if let Some(user) = user {
+                    self.attach_mapped(pid, user, &mapping, probed);
+                }
             }
         }
         for mapping in gloo {
@@ -384,7 +398,6 @@ impl Discovery {
                 self.learn_layout(pid, user, &mapping);
             }
         }
-        done
     }
 
     pub(crate) fn detach(&mut self) {

@@ -63,7 +63,7 @@ impl Host {
             perf_event_paranoid: number("perf_event_paranoid"),
             cgroup2: cgroup::mount_point(),
             memlock_bytes: memlock_bytes(),
-            host_pid_namespace: is_in_host_pid_namespace(),
+            host_pid_namespace: in_host_pid_namespace(),
             // SAFETY: geteuid has no preconditions and cannot fail.
             uid: unsafe { libc::geteuid() },
         }
@@ -118,8 +118,7 @@ pub(crate) fn raise_locked_memory() {
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
 }
 
-/// Whether /proc shows processes by the numbers that the kernel knows them by.
-pub(crate) fn is_in_host_pid_namespace() -> bool {
+fn in_host_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map_or(true, |namespace| namespace.ino() == HOST_PID_NAMESPACE)
 }

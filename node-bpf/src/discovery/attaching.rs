@@ -167,8 +167,8 @@ impl Discovery {
         }
     }
 
-    /// Asks the file, and attaches when it has answered. False when it is to be tried again.
-    pub(super) fn attach_mapped(&mut self, pid: u32, user: u32, mapping: &maps::Mapping<'_>, probed: Probed) -> bool {
+    /// Asks the file, and attaches when it has answered.
+    pub(super) fn attach_mapped(&mut self, pid: u32, user: u32, mapping: &maps::Mapping<'_>, probed: Probed) {
         let key = mapping.key();
         let Some(known) = self.mapped.mapped(&key, pid, user) else {
             self.shared.problem(
@@ -178,26 +178,25 @@ impl Discovery {
                  probed: calls in others are not recorded until these are unmapped"
                 ),
             );
-            return true;
+            return;
         };
         let attempts = match known.kinds.get(&probed) {
-            Some(Probes::Asked | Probes::Attached(_)) => return true,
-            Some(Probes::Failed(attempts)) if *attempts >= MOST_ATTEMPTS => return true,
+            Some(Probes::Asked | Probes::Attached(_)) => return,
+            Some(Probes::Failed(attempts)) if *attempts >= MOST_ATTEMPTS => return,
             Some(Probes::Failed(attempts)) => *attempts,
             None => 0,
         };
-        let Some(file) = maps::open(pid, mapping) else { return true };
+        let Some(file) = maps::open(pid, mapping) else { return };
         let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
         if self.is_ahead(&file, probed) {
             known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
-            return true;
+            return;
         }
         let tickets =
             self.questions(probed).into_iter().map(|question| self.files.ask(user, &file, question)).collect();
         known_as(&mut self.mapped, &key, probed, Probes::Asked);
         self.asked.push(Asked { key, user, probed, file, shown, tickets, attempts });
         self.take_answers(); // those that are kept are there at once
-        true
     }
 
     fn is_ahead(&self, file: &fs::File, probed: Probed) -> bool {
@@ -243,9 +242,7 @@ impl Discovery {
             let hides_gloo = probed == Probed::Collectives(Library::Gloo)
                 && matches!(&state, Probes::Attached(probes) if probes.is_empty());
             if hides_gloo || matches!(state, Probes::Failed(attempts) if attempts < MOST_ATTEMPTS) {
-                // to be looked at again at the next rescan
-                let pids = self.mapped.pids(&key);
-                self.code_kb.retain(|pid, _| !pids.contains(pid));
+                self.look_again(self.mapped.pids(&key));
             }
             known_as(&mut self.mapped, &key, probed, state);
         }
@@ -280,7 +277,7 @@ impl Discovery {
             self.shared.detached_from(&key);
             drop(file);
         }
-        self.code_kb.retain(|pid, _| !again.contains(pid));
+        self.look_again(again);
     }
 
     /// So that communicators made before we came can be read.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::spec::{By, ServeRule, matches};
 use super::wire::Listens;
 use crate::cgroup::Cgroup;
-use crate::changes::{ChangedCode, Whom};
+use crate::changes::ChangedCode;
 use crate::maps;
 use crate::procfs::{self, cgroup_path};
 use crate::rooms::Share;
@@ -101,20 +101,21 @@ impl Finder {
     /// The servers that run now.
     pub(super) fn look(&mut self) -> Vec<Found> {
         let mut listening = HashMap::new();
-        match self.changed.take() {
-            Whom::These(pids) => {
-                for pid in pids {
-                    // It may have another library now, or be another process.
-                    self.looked.entry(pid).and_modify(|looked| looked.code_kb = u64::MAX);
-                    self.look_if_it_runs(pid, &mut listening);
-                }
-                let may: Vec<u32> =
-                    self.looked.iter().filter(|(_, looked)| looked.may.is_some()).map(|(pid, _)| *pid).collect();
-                for pid in may {
-                    self.look_if_it_runs(pid, &mut listening);
-                }
+        let changed = self.changed.take();
+        for pid in &changed.pids {
+            // It may have another library now, or be another process, a young one.
+            if let Some(looked) = self.looked.get_mut(pid) {
+                (looked.code_kb, looked.first) = (u64::MAX, Instant::now());
             }
-            Whom::All => self.look_at_all(&mut listening),
+        }
+        if changed.all {
+            self.look_at_all(&mut listening);
+        } else {
+            let may = self.looked.iter().filter(|(_, looked)| looked.may.is_some()).map(|(pid, _)| *pid);
+            let pids: HashSet<u32> = may.chain(changed.pids).chain(changed.ended).collect();
+            for pid in pids {
+                self.look_if_it_runs(pid, &mut listening);
+            }
         }
         let mut found: Vec<Found> = self.looked.values().filter_map(|looked| looked.found.clone()).collect();
         found.sort_by_key(|found| found.pid);

@@ -56,13 +56,17 @@ pub(crate) fn attach(program: &ProgramMut<'_>, fault: Fault) -> libbpf_rs::Resul
 }
 
 fn open_all(fault: Fault) -> io::Result<Vec<OwnedFd>> {
-    on_each_cpu(|cpu| open(fault, cpu))
+    on_each_cpu(&online_cpus()?, |cpu| open(fault, cpu))
 }
 
-/// Does something on every CPU that is online.
-pub(crate) fn on_each_cpu<T>(open: impl FnMut(i32) -> io::Result<T>) -> io::Result<Vec<T>> {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
-    cpus(&online).map(open).collect()
+/// The CPUs that are online ("0-3,8").
+pub(crate) fn online_cpus() -> io::Result<String> {
+    fs::read_to_string("/sys/devices/system/cpu/online")
+}
+
+/// Opens something on each CPU of a list.
+pub(crate) fn on_each_cpu<T>(list: &str, open: impl FnMut(i32) -> io::Result<T>) -> io::Result<Vec<T>> {
+    cpus(list).map(open).collect()
 }
 
 fn open(fault: Fault, cpu: i32) -> io::Result<OwnedFd> {

@@ -1,6 +1,7 @@
 //! How far a peer's clock is from ours, measured by pings.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use model::wire::{Request, Response};
 use tokio::time::Instant;
@@ -54,10 +55,39 @@ impl Sample {
     }
 }
 
+/// Longest that pings are sent in addition.
+const MOST_OF_PINGS: Duration = Duration::from_millis(200);
+/// How fast two hosts' clocks drift apart, parts in a million: 50 for each.
+const DRIFT_PPM: u128 = 100;
+
+/// Whether only one ping was fast.
+fn is_disturbed(offsets: &[ClockOffset]) -> bool {
+    let mut fastest: Vec<i64> = offsets.iter().map(|offset| offset.rtt_ns).collect();
+    fastest.sort_unstable();
+    matches!(fastest[..], [first, second, ..] if second > first.saturating_mul(3) / 2)
+}
+
+/// What pings of so long a time say together; of the fastest alone where they contradict each other,
+/// since a clock was stepped meanwhile. None without a ping.
+fn together(offsets: &[ClockOffset], took: Duration) -> Option<ClockOffset> {
+    let fastest = offsets.iter().min_by_key(|offset| offset.rtt_ns)?;
+    let samples = u32::try_from(offsets.len()).unwrap_or(u32::MAX);
+    let low = offsets.iter().map(|offset| offset.offset_ns.saturating_sub(offset.bound_ns)).max()?;
+    let high = offsets.iter().map(|offset| offset.offset_ns.saturating_add(offset.bound_ns)).min()?;
+    if low > high {
+        return Some(ClockOffset { samples, ..*fastest });
+    }
+    let width = high.saturating_sub(low);
+    let drifted = i64::try_from(took.as_nanos() * DRIFT_PPM / 1_000_000).unwrap_or(i64::MAX);
+    let bound_ns = (width / 2 + 1).saturating_add(drifted).min(fastest.bound_ns);
+    let offset_ns = if bound_ns < fastest.bound_ns { low + width / 2 } else { fastest.offset_ns };
+    Some(ClockOffset { offset_ns, bound_ns, rtt_ns: fastest.rtt_ns, samples })
+}
+
 impl Mesh {
-    /// Measures the wall clock of `peer` with up to `samples` pings, one after the other, and keeps
-    /// the one with the shortest round trip: it was delayed least on the way, so its bound is the
-    /// narrowest.
+    /// Measures the wall clock of `peer` with `samples` pings, one after the other. Each says
+    /// between what the offset lies, so all together say it best. Where the two fastest are far
+    /// apart (a busy host delays most of them) some more are sent, for a fifth of a second.
     ///
     /// # Errors
     /// When not one ping is answered before `deadline`.
@@ -98,23 +128,17 @@ impl Mesh {
         samples: u32,
         deadline: Instant,
     ) -> Result<ClockOffset, AskError> {
-        let mut best: Option<ClockOffset> = None;
-        let mut answered = 0;
-        for _ in 0..samples.max(1) {
+        let began = Instant::now();
+        let mut offsets: Vec<ClockOffset> = Vec::new();
+        let more = |offsets: &[ClockOffset]| is_disturbed(offsets) && began.elapsed() < MOST_OF_PINGS;
+        while offsets.len() < samples.max(1) as usize || more(&offsets) {
             match self.ping(peer, address, clock, deadline).await {
-                Ok(sample) => {
-                    answered += 1;
-                    let offset = sample.offset();
-                    if best.is_none_or(|b| offset.rtt_ns < b.rtt_ns) {
-                        best = Some(offset);
-                    }
-                }
-                Err(error) if best.is_none() => return Err(error),
+                Ok(sample) => offsets.push(sample.offset()),
+                Err(error) if offsets.is_empty() => return Err(error),
                 Err(_) => break,
             }
         }
-        best.map(|best| ClockOffset { samples: answered, ..best })
-            .ok_or_else(|| AskError::Protocol("no ping was sent".into()))
+        together(&offsets, began.elapsed()).ok_or_else(|| AskError::Protocol("no ping was sent".into()))
     }
 
     async fn ping(
@@ -148,6 +172,44 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Pings of a busy host: each way takes its own time.
+    fn pings() -> impl Strategy<Value = (i64, Vec<ClockOffset>)> {
+        let way = || prop_oneof![3 => 20_000_i64..60_000, 2 => 20_000_i64..5_000_000];
+        (-1_000_000_000_i64..1_000_000_000, prop::collection::vec((way(), way()), 1..30)).prop_map(|(offset, ways)| {
+            let ping = |(there, back): (i64, i64)| {
+                let (sent, peer) = (7_000_000_000, 7_000_000_000 + there + offset);
+                let sample =
+                    Sample { sent, peer_received: peer, peer_sent: peer + 900, received: sent + there + 900 + back };
+                sample.offset()
+            };
+            (offset, ways.into_iter().map(ping).collect())
+        })
+    }
+
+    proptest! {
+        /// The true offset lies within the bound, which is no wider than that of the fastest ping.
+        #[test]
+        fn pings_together_bound_the_offset((offset, pings) in pings()) {
+            let found = together(&pings, Duration::ZERO).unwrap();
+            prop_assert!((found.offset_ns - offset).abs() <= found.bound_ns, "{found:?}");
+            prop_assert!(pings.iter().all(|ping| found.bound_ns <= ping.bound_ns));
+        }
+    }
+
+    #[test]
+    fn two_fast_pings_are_enough_and_a_step_between_them_leaves_the_fastest() {
+        let ping = |offset_ns, rtt_ns| ClockOffset { offset_ns, bound_ns: rtt_ns / 2 + 1, rtt_ns, samples: 1 };
+        assert!(is_disturbed(&[ping(0, 100), ping(0, 4_000), ping(0, 151)]));
+        assert!(!is_disturbed(&[ping(0, 100), ping(0, 4_000), ping(0, 150)]));
+        assert!(!is_disturbed(&[ping(0, 100)]));
+        let stepped = together(&[ping(0, 100), ping(1_000_000, 90)], Duration::ZERO).unwrap();
+        assert_eq!((stepped.offset_ns, stepped.bound_ns, stepped.samples), (1_000_000, 46, 2));
+        // One was delayed on its way there, one on its way back.
+        let both = together(&[ping(900, 2_000), ping(-900, 2_000)], Duration::ZERO).unwrap();
+        assert_eq!((both.offset_ns, both.bound_ns), (0, 102));
+        assert_eq!(together(&[], Duration::ZERO), None);
+    }
 
     proptest! {
         #[test]

@@ -8,7 +8,6 @@ use std::time::Instant;
 use certs::NodeName;
 use futures::StreamExt;
 use gossip::Member;
-use mesh::Estimate;
 use query_planner::{Clocks, NodeClock};
 use record::unix_now_ns;
 
@@ -25,9 +24,8 @@ const PEERS_AT_ONCE: usize = 32;
 /// of servers stay within 50 parts in a million.
 const DRIFT_BOUND_PPB: i64 = 50_000;
 
-/// The clock offset of every peer that is not known to be dead towards this node, by what is
-/// measured now and was measured for questions before. A peer that cannot be measured is left out,
-/// and the analysis then uses no times of that node across nodes.
+/// The clock offset of every peer that is not known to be dead towards this node; a peer that
+/// cannot be measured is left out, and the analysis then uses no times of that node across nodes.
 ///
 /// Nodes that are files cannot be measured: theirs are those that their agents kept, within `span`
 /// (Unix nanoseconds; all that the files hold), towards one of them.
@@ -40,9 +38,7 @@ pub async fn clocks(shared: &Coordinator, span: Option<(i64, i64)>, deadline: In
             return tokio::time::timeout_at(deadline.into(), kept).await.ok().and_then(Result::ok).unwrap_or_default();
         }
     };
-    let members = shared.gossip.members();
-    shared.tracks.lock().retain(|name, _| members.iter().any(|member| member.name == *name));
-    let peers = members.into_iter().filter(Member::may_live);
+    let peers = shared.gossip.members().into_iter().filter(Member::may_live);
     futures::stream::iter(peers)
         .map(|member| async move {
             if member.is_self {
@@ -51,15 +47,12 @@ pub async fn clocks(shared: &Coordinator, span: Option<(i64, i64)>, deadline: In
             let name = member.name.parse().ok()?;
             match mesh.clock_offset(&name, member.address, PINGS, deadline.into()).await {
                 Ok(clock) => {
+                    let (offset_ns, bound_ns) = (clock.offset_ns, clock.bound_ns);
                     let at_ns = unix_now_ns();
-                    let mut tracks = shared.tracks.lock();
-                    let track = tracks.entry(member.name.clone()).or_default();
-                    track.add(at_ns, clock.offset_ns, clock.bound_ns);
-                    let Estimate { offset_ns, bound_ns, drift_ppb, drift_bound_ppb } = track.at(at_ns)?;
-                    let measured = drift_bound_ppb < DRIFT_BOUND_PPB;
-                    let (drift_ppb, drift_bound_ppb) =
-                        if measured { (drift_ppb, drift_bound_ppb) } else { (0, DRIFT_BOUND_PPB) };
-                    Some((member.name, NodeClock { offset_ns, bound_ns, at_ns, drift_ppb, drift_bound_ppb }))
+                    Some((
+                        member.name,
+                        NodeClock { offset_ns, bound_ns, at_ns, drift_ppb: 0, drift_bound_ppb: DRIFT_BOUND_PPB },
+                    ))
                 }
                 Err(error) => {
                     tracing::debug!("clock of {}: {error}", member.name);

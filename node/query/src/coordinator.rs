@@ -1,10 +1,8 @@
 //! What it takes to ask many nodes: one of these in every agent, and in a command that asks files.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gossip::Gossip;
-use mesh::ClockTrack;
 use parking_lot::Mutex;
 use query_planner::{MergePool, PlanCache, View};
 
@@ -31,9 +29,6 @@ pub struct Coordinator {
     pub views: &'static [View],
     /// How many nodes are asked directly.
     pub fanout: Mutex<FanoutPolicy>,
-    /// What was measured of each member's wall clock: a ping beside busy ranks may be worth little,
-    /// and some together are worth more.
-    pub tracks: Mutex<BTreeMap<String, ClockTrack>>,
 }
 
 impl Coordinator {
@@ -49,7 +44,6 @@ impl Coordinator {
             admission: Admission::for_coordinator(),
             views,
             fanout: Mutex::default(),
-            tracks: Mutex::default(),
         }
     }
 }
