@@ -16,8 +16,14 @@ const PERIOD_NS: i64 = SLICES_BEGIN_EVERY_NS;
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// The first look of a slice comes as soon as this, by the rate of the slice before.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// A period with less than this part of its allowance left has no slice.
+/// No slice begins with less left than this part of an allowance.
 const LEAST: f64 = 0.2;
+/// Where switching probes off and on takes more than this part of a period's allowance, slices
+/// begin only each second period, or fourth, …, and may spend as many allowances: else they
+/// would record next to nothing.
+const MOST_SWITCHING: f64 = 0.5;
+/// Most periods from one slice to the next (a power of two, so that hosts' slices meet).
+const RAREST: i64 = 64;
 /// Of a program that was seen late (it began to call between two looks, or we waited for a CPU) at
 /// most so many allowances are owed: it is not left without a record for minutes …
 const MOST_OWED: f64 = 3.0;
@@ -70,6 +76,37 @@ pub(crate) enum Change {
     On,
 }
 
+/// Calls over which what one takes is averaged.
+const AVERAGED_OVER: f64 = 20_000.0;
+
+/// What a call takes, on average. A host that was suspended in one of them, or a log of the store
+/// that was written back among them, makes a call a little dearer for many slices. (Charged to the
+/// slice that it fell into, it would leave a minute without a record.)
+#[derive(Debug)]
+pub(crate) struct PerCall {
+    took_ns: f64,
+    calls: f64,
+}
+
+impl Default for PerCall {
+    /// Some calls that took nothing are known, so that the first ones do not stand for all.
+    fn default() -> Self {
+        Self { took_ns: 0.0, calls: AVERAGED_OVER / 20.0 }
+    }
+}
+
+impl PerCall {
+    /// So many more calls took so much: what they take on average, together.
+    pub(crate) fn charged(&mut self, took_ns: f64, calls: u64) -> f64 {
+        let calls = calls as f64;
+        (self.took_ns, self.calls) = (self.took_ns + took_ns, self.calls + calls);
+        let charged = self.took_ns / self.calls * calls;
+        let kept = (AVERAGED_OVER / self.calls).min(1.0);
+        (self.took_ns, self.calls) = (self.took_ns * kept, self.calls * kept);
+        charged
+    }
+}
+
 /// The state machine.
 #[derive(Debug)]
 pub(crate) struct Slices {
@@ -85,6 +122,8 @@ pub(crate) struct Slices {
     has_begun: bool,
     /// The period in which something that was owed was forgiven last.
     forgiven: Option<i64>,
+    /// What switching off and on took the last time, nanoseconds.
+    switching_ns: [f64; 2],
 }
 
 impl Slices {
@@ -99,7 +138,24 @@ impl Slices {
             rate: 0.0,
             has_begun: false,
             forgiven: None,
+            switching_ns: [0.0; 2],
         }
+    }
+
+    /// Periods from one slice to the next.
+    fn every(&self) -> i64 {
+        let switching = self.switching_ns.iter().sum::<f64>();
+        let enough = |every: &i64| *every as f64 * self.budget.allowance_ns() * MOST_SWITCHING >= switching;
+        std::iter::successors(Some(1), |every| Some(every * 2))
+            .take_while(|every| *every < RAREST)
+            .find(enough)
+            .unwrap_or(RAREST)
+    }
+
+    /// What was asked for last was done, and took so much.
+    pub(crate) fn switched(&mut self, took_ns: f64) {
+        self.switching_ns[usize::from(self.off_until_ns.is_none())] = took_ns;
+        self.left_ns -= took_ns;
     }
 
     /// When it is to be asked again.
@@ -118,8 +174,8 @@ impl Slices {
         let periods = if period < self.period { 1 } else { period - self.period };
         let since_ns = now_ns.saturating_sub(self.looked_ns);
         (self.period, self.looked_ns) = (period, now_ns);
-        let all = self.budget.allowance_ns();
-        self.left_ns = (self.left_ns - spent_ns + all * periods as f64).min(all);
+        let (all, every) = (self.budget.allowance_ns(), self.every());
+        self.left_ns = (self.left_ns - spent_ns + all * periods as f64).min(all * every as f64);
         if self.left_ns < -MOST_OWED * all && self.forgiven.is_none_or(|last| period - last >= FORGIVEN_EVERY) {
             (self.left_ns, self.forgiven) = (-MOST_OWED * all, Some(period));
         }
@@ -130,8 +186,10 @@ impl Slices {
         }
         match self.off_until_ns {
             None if left <= 0.0 => {
-                let periods = ((LEAST * all - left) / all).ceil().max(1.0) as i64;
-                let until_ns = period.saturating_add(periods).saturating_mul(PERIOD_NS);
+                let least = LEAST * all + self.switching_ns.iter().sum::<f64>();
+                let periods = ((least.min(all * every as f64) - left) / all).ceil().max(1.0) as i64;
+                let next = period.saturating_add(periods);
+                let until_ns = next.saturating_add((-next).rem_euclid(every)).saturating_mul(PERIOD_NS);
                 self.off_until_ns = Some(until_ns);
                 Some(Change::Off { until_ns })
             }
@@ -157,6 +215,16 @@ mod tests {
     /// Recording that takes `share(t)` of a core while it is on. Returns when slices
     /// began and ended, and what was taken in each.
     fn run(until_ns: i64, percent: f64, share: impl Fn(i64) -> f64) -> Vec<(i64, i64, f64)> {
+        run_switching(until_ns, percent, 0.0, share)
+    }
+
+    /// The same where probes are put back and taken away in `switching_ns` each.
+    fn run_switching(
+        until_ns: i64,
+        percent: f64,
+        switching_ns: f64,
+        share: impl Fn(i64) -> f64,
+    ) -> Vec<(i64, i64, f64)> {
         let mut slices = Slices::new(Budget::percent(percent).unwrap(), 0);
         let (mut now, mut on, mut all) = (0, true, vec![(0, 0, 0.0)]);
         while now < until_ns {
@@ -171,10 +239,13 @@ mod tests {
                 Some(Change::Off { until_ns }) => {
                     assert!(until_ns > now && until_ns % PERIOD_NS == 0);
                     on = false;
+                    all.last_mut().unwrap().2 += switching_ns;
+                    slices.switched(switching_ns);
                 }
                 Some(Change::On) => {
                     on = true;
-                    all.push((now, now, 0.0));
+                    all.push((now, now, switching_ns));
+                    slices.switched(switching_ns);
                 }
                 None => {}
             }
@@ -195,6 +266,20 @@ mod tests {
         let length = |of: &[(i64, i64, f64)]| of[1..].iter().map(|slice| slice.1 - slice.0).sum::<i64>();
         assert!(length(&busy) > 25 * PERIOD_NS / 10 && length(&busier) < length(&busy), "{busy:?}");
         assert!(busier.len() > 25, "a slice in nearly every period: {}", busier.len());
+    }
+
+    #[test]
+    fn slices_are_rarer_and_longer_where_switching_takes_an_allowance() {
+        let (often, rarely) =
+            (run(128 * PERIOD_NS, PERCENT, |_| 0.1), run_switching(128 * PERIOD_NS, PERCENT, 5e7, |_| 0.1));
+        let recorded = |of: &[(i64, i64, f64)]| of[2..].iter().map(|slice| slice.1 - slice.0).sum::<i64>();
+        assert!(recorded(&rarely) > recorded(&often) / 3, "{rarely:?}");
+        assert!(
+            rarely[2..].iter().all(|slice| slice.0 % (2 * PERIOD_NS) == 0),
+            "they meet those of other hosts: {rarely:?}"
+        );
+        let taken: f64 = rarely.iter().map(|slice| slice.2).sum();
+        assert!(taken <= 1.1 * 128.0 * PERIOD_NS as f64 * PERCENT / 100.0, "{taken}");
     }
 
     #[test]
@@ -231,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn what_disturbs_one_call_is_charged_to_thousands() {
+        let mut per_call = PerCall::default();
+        let usual: f64 = (0..100).map(|_| per_call.charged(500.0 * 2e3, 500)).sum();
+        assert!((0.9..=1.0).contains(&(usual / (50_000.0 * 2e3))), "{usual}");
+        let disturbed = per_call.charged(500.0 * 2e3 + 1e8, 500);
+        assert!(disturbed < 5.0 * 500.0 * 2e3, "{disturbed}");
+        let later: f64 = (0..400).map(|_| per_call.charged(500.0 * 2e3, 500)).sum::<f64>() - 200_000.0 * 2e3;
+        assert!((0.9..1.1).contains(&((disturbed + later) / 1e8)), "all of it: {disturbed} and {later}");
+        assert_eq!(per_call.charged(0.0, 0), 0.0);
+    }
+
+    #[test]
     fn a_budget_is_a_share() {
         assert_eq!(Budget::percent(1.0).map(Budget::ppm), Some(10_000));
         for none in [0.0, -1.0, 101.0, f64::NAN] {
@@ -245,13 +342,16 @@ mod tests {
         fn the_budget_holds(
             shares in prop::collection::vec(prop_oneof![0.0f64..1.0, Just(0.001), 1.0f64..5.0], 40),
             percent in 0.5f64..20.0,
+            switching_ns in prop_oneof![Just(0.0), 0.0f64..2e8],
         ) {
             let at = |now: i64| shares[(now / (5 * PERIOD_NS)) as usize % shares.len()];
             let until = 200 * PERIOD_NS;
-            let taken: f64 = run(until, percent, at).iter().map(|slice| slice.2).sum();
+            let slices = run_switching(until, percent, switching_ns, at);
+            let taken: f64 = slices.iter().map(|slice| slice.2).sum();
             let allowed = (until + PERIOD_NS) as f64 * percent / 100.0;
-            // What one look may overspend at the end, and what is forgiven.
-            let overspent = 5.0 * LOOK.1.as_nanos() as f64 * (2 + until / PERIOD_NS / FORGIVEN_EVERY) as f64;
+            // What one look may overspend at the end, what is forgiven, and what switching takes until it
+            // is known.
+            let overspent = 4.0 * switching_ns + 5.0 * LOOK.1.as_nanos() as f64 * (2 + until / PERIOD_NS / FORGIVEN_EVERY) as f64;
             let bound = allowed + overspent;
             prop_assert!(taken <= bound, "{taken} of {bound}");
         }

@@ -121,6 +121,11 @@ impl Programs {
         self.entries
     }
 
+    /// Time in the programs alone.
+    pub(crate) fn cpu_ns(self) -> f64 {
+        self.cpu_ns
+    }
+
     /// What these took of those who called, with two traps of `trap_ns` each time.
     pub(crate) fn taken_ns(self, trap_ns: u64) -> f64 {
         self.entries as f64 * trap_ns as f64 + self.cpu_ns

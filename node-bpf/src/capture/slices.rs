@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::MapHandle;
 use record::{LossCount, Record};
 
-use crate::budget::{Budget, Change, KeptBudget, Slices};
+use crate::budget::{Budget, Change, KeptBudget, PerCall, Slices};
 use crate::clock;
 use crate::cost::Programs;
 use crate::discovery::Discovery;
@@ -56,6 +56,8 @@ pub(super) struct Pacer {
     slices: Slices,
     trap_ns: u64,
     programs: Programs,
+    programs_per_entry: PerCall,
+    own_per_call: PerCall,
     threads: RecordingThreads,
     delivered: u64,
     /// The part of all calls that the process makes which makes most of them, as last seen.
@@ -66,9 +68,6 @@ pub(super) struct Pacer {
     /// Calls a second in the last slice.
     rate: f64,
     off_until_ns: Option<i64>,
-    /// What taking probes away and putting them back took since it was last counted: meanwhile ranks
-    /// wait for their memory maps.
-    switching: Duration,
     told: Told,
     /// See `Tuning`.
     pub(super) missed_until_ns: u64,
@@ -80,6 +79,8 @@ impl Pacer {
             slices,
             trap_ns: trap_ns.unwrap_or(UNMEASURED_TRAP_NS),
             programs: Programs::default(),
+            programs_per_entry: PerCall::default(),
+            own_per_call: PerCall::default(),
             threads: RecordingThreads::default(),
             delivered: 0,
             busiest: 1.0,
@@ -87,7 +88,6 @@ impl Pacer {
             calls: 0,
             rate: 0.0,
             off_until_ns: None,
-            switching: Duration::ZERO,
             told: Told::new(),
             missed_until_ns: 0,
         }
@@ -135,8 +135,10 @@ impl Pacer {
                 self.told.from = self.since;
             }
         }
-        self.switching = thread_time().saturating_sub(began);
-        tracing::debug!(took_us = self.switching.as_micros(), on = self.off_until_ns.is_none(), "slice");
+        // Meanwhile ranks waited for their memory maps.
+        let took = thread_time().saturating_sub(began);
+        self.slices.switched(took.as_nanos() as f64 * THREADS_BESIDE_WORK);
+        tracing::debug!(took_us = took.as_micros(), on = self.off_until_ns.is_none(), "slice");
     }
 
     /// How the budget was kept since the last time.
@@ -178,9 +180,12 @@ impl Pacer {
         let own = self.threads.cpu_ns();
         self.told.own_ns += own.all_ns;
         let part = if delivered > 0 { (calls as f64 / delivered as f64).min(1.0) } else { 0.0 };
-        let switching_ns = std::mem::take(&mut self.switching).as_nanos() as f64;
-        let own_ns = own.by_record_ns as f64 * part;
-        since.taken_ns(self.trap_ns) * self.busiest * BESIDE_WORK + (switching_ns + own_ns) * THREADS_BESIDE_WORK
+        let programs_ns = self.programs_per_entry.charged(since.cpu_ns(), since.entries());
+        let traps_ns = since.entries() as f64 * self.trap_ns as f64;
+        let ranks_ns = (traps_ns + programs_ns) * self.busiest * BESIDE_WORK;
+        let own_ns = self.own_per_call.charged(own.by_record_ns as f64 * part, calls) * THREADS_BESIDE_WORK;
+        tracing::debug!(calls, ranks_us = ranks_ns as u64 / 1_000, own_us = own_ns as u64 / 1_000, part, "spent");
+        ranks_ns + own_ns
     }
 }
 

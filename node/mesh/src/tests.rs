@@ -534,7 +534,8 @@ async fn clocks_of_one_machine_agree_within_the_bound() {
     let (a, b) = (start(&ca, "a"), start(&ca, "b"));
     let clock = a.mesh.clock_offset(&b.name, b.address, 8, soon()).await.unwrap();
     assert!(clock.offset_ns.abs() <= clock.bound_ns, "{clock:?}");
-    assert_eq!(clock.samples, 8);
+    // (More where only one of the eight was fast.)
+    assert!(clock.samples >= 8, "{clock:?}");
     assert_eq!(b.script.requesters().len(), 0);
     b.vanish().await;
     assert!(a.mesh.clock_offset(&b.name, b.address, 8, soon()).await.is_err());

@@ -63,32 +63,34 @@ async fn a_flood_of_handshakes_is_not_amplified_and_members_get_through() {
     let flooder = UdpSocket::bind("127.0.0.1:0").unwrap();
     flooder.set_nonblocking(true).unwrap();
     let (mut sent, mut answered, mut retries) = (0, 0, 0);
-    let mut receive = || {
+    let receive = |answered: &mut usize, retries: &mut usize| {
         let mut packet = [0; 2_000];
         while let Ok(length) = flooder.recv(&mut packet) {
-            answered += length;
+            *answered += length;
             // A long header of type 3 is a retry (RFC 9000, 17.2.5).
-            retries += usize::from(packet[0] & 0xf0 == 0xf0);
+            *retries += usize::from(packet[0] & 0xf0 == 0xf0);
         }
     };
-    for packet in &packets {
-        assert!(packet.len() >= 1_200, "a client pads its first packet");
-        flooder.send_to(packet, b.address).unwrap();
-        sent += packet.len();
-        receive();
-        tokio::task::yield_now().await;
+    let until = soon();
+    // (Again where a socket's buffer was full: what was lost is then another handshake.)
+    while retries == 0 {
+        assert!(Instant::now() < until, "nobody was asked to prove its address");
+        for packet in &packets {
+            assert!(packet.len() >= 1_200, "a client pads its first packet");
+            flooder.send_to(packet, b.address).unwrap();
+            sent += packet.len();
+            receive(&mut answered, &mut retries);
+            tokio::task::yield_now().await;
+        }
     }
     // In the middle of it a member proves its address and is served.
     a.assert_answers(&b).await;
-    receive();
+    receive(&mut answered, &mut retries);
     assert!(answered <= 3 * sent, "{answered} bytes came back for {sent}");
     assert_eq!((b.mesh.stats().accepted, b.script.requesters().len()), (1, 1));
     let room = b.mesh.0.endpoint.open_connections();
     assert!(room <= 2 * 256 + 1, "{room} handshakes are kept under way");
-    assert!(retries > 0, "nobody was asked to prove its address");
-    eprintln!(
-        "{FLOOD} handshakes started: {sent} bytes sent, {answered} came back, {retries} retries, {room} under way"
-    );
+    eprintln!("{FLOOD} handshakes: {sent} bytes sent, {answered} came back, {retries} retries, {room} under way");
 }
 
 /// Answers without end, as fast as the requester reads.
