@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
@@ -53,6 +54,8 @@ pub(super) struct Watcher {
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two reports of capture's own cost.
 const SELF_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two wake-ups by what others report, where programs begin and end all the time.
+const LEAST_REST: Duration = Duration::from_millis(10);
 /// Most processes that are taken out of the maps together.
 const MOST_AT_ONCE: usize = 1024;
 /// Time between two searches for processes whose end was not reported.
@@ -63,11 +66,23 @@ impl Watcher {
         let (mut next_rescan, mut next_count) = (Instant::now() + rescan, Instant::now());
         let mut next_self = Instant::now();
         let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+        // When a report woke this thread last, which then went on to work.
+        let mut reported: Option<Instant> = None;
         loop {
             let due = self.discovery.next_due().into_iter().chain([next_rescan, next_count]).min();
             let wait = due.map_or(rescan, |due| due.saturating_duration_since(Instant::now()));
             let wait = self.pacer.as_ref().map_or(wait, |pacer| pacer.due_in(&self.shared).min(wait));
-            let mut next = woken.recv_timeout(wait);
+            let mut next = match woken.try_recv() {
+                Ok(wake) => Ok(wake),
+                Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+                Err(TryRecvError::Empty) => {
+                    let rest = reported.take().map_or(Duration::ZERO, |at| LEAST_REST.saturating_sub(at.elapsed()));
+                    thread::sleep(rest.min(wait));
+                    let next = woken.recv_timeout(wait.saturating_sub(rest));
+                    reported = next.is_ok().then(Instant::now);
+                    next
+                }
+            };
             if let Ok(Wake::Exit(pid)) = next {
                 next = self.end(pid, woken);
             }

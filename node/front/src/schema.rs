@@ -14,6 +14,8 @@ use super::args::SchemaArgs;
 /// The page: one `## \`name\`` a table or view, then a description, then a row of a Markdown table
 /// with name and meaning for each column.
 const PAGE: &str = include_str!("../../../docs/schema.md");
+/// What agents add to the stores' tables; the heading of the page's last part is alike.
+pub const OF_MESH: &str = "view of the mesh";
 /// Columns of text on a terminal.
 const WIDTH: usize = 80;
 
@@ -22,7 +24,7 @@ const WIDTH: usize = 80;
 pub struct Documented {
     /// Its name.
     pub name: String,
-    /// `table` or `view`.
+    /// `table`, `view`, or [`OF_MESH`].
     pub kind: &'static str,
     /// Description of its rows.
     pub about: String,
@@ -69,13 +71,17 @@ pub fn views() -> Vec<(String, String)> {
 fn documented(page: &str) -> Vec<Documented> {
     let declared = store::declared().unwrap_or_default();
     let mut all: Vec<Documented> = Vec::new();
+    let mut kind = "table";
     for line in page.lines() {
+        if line.starts_with("# Views of the mesh") {
+            kind = OF_MESH;
+        }
         if let Some(name) = line.strip_prefix("## `") {
             let name = name.split('`').next().unwrap_or_default().to_owned();
-            all.push(Documented { name, kind: "table", about: String::new(), columns: Vec::new() });
+            all.push(Documented { name, kind, about: String::new(), columns: Vec::new() });
             continue;
         }
-        let Some(table) = all.last_mut() else { continue };
+        let Some(table) = all.last_mut().filter(|table| table.kind == kind) else { continue };
         if let Some((name, rest)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`')) {
             let meaning = without_links(rest.trim().trim_start_matches('|').trim_end_matches('|').trim());
             let types = declared.get(&table.name).into_iter().flatten();
@@ -197,8 +203,12 @@ mod tests {
     #[test]
     fn every_table_has_its_columns_with_types_and_meanings() {
         let declared = store::declared().expect("in memory");
-        assert_eq!(DOCUMENTED.len(), declared.len());
-        for table in DOCUMENTED.iter() {
+        let of_mesh: Vec<&str> = DOCUMENTED.iter().filter(|of| of.kind == OF_MESH).map(|of| of.name.as_str()).collect();
+        let mut views: Vec<&str> = verdicts::VIEWS.iter().map(|view| view.name).collect();
+        views.sort_unstable();
+        assert_eq!(of_mesh, views);
+        assert_eq!(DOCUMENTED.len(), declared.len() + views.len());
+        for table in DOCUMENTED.iter().filter(|table| table.kind != OF_MESH) {
             assert!(!table.about.is_empty() && !table.brief().contains('\n'), "{table:?}");
             let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
             let of_store: Vec<&str> = declared[&table.name].iter().map(|(name, _)| name.as_str()).collect();

@@ -366,11 +366,12 @@ mod tests {
     }
 
     /// docs/schema.md has one `## name` per table or view and one `| `column` | … |` line per
-    /// column.
+    /// column, before the views that agents add.
     #[test]
     fn the_documentation_names_every_table_and_column() {
         let conn = newest();
         let doc = include_str!("../../../docs/schema.md");
+        let doc = doc.split("\n# Views of the mesh\n").next().expect("some text");
         let mut documented: Vec<(String, Vec<String>)> = Vec::new();
         for line in doc.lines() {
             if let Some(name) = line.strip_prefix("## `") {

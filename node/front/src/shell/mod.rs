@@ -304,7 +304,7 @@ impl Session {
         });
         Ok(Documented {
             name: table.name.clone(),
-            kind: known.map_or(if table.columns.is_empty() { "view of the mesh" } else { "table" }, |known| known.kind),
+            kind: known.map_or(if table.columns.is_empty() { schema::OF_MESH } else { "table" }, |known| known.kind),
             about: known.map_or_else(String::new, |known| known.about.clone()),
             columns: columns.collect(),
         })

@@ -71,6 +71,11 @@ pub(super) fn indeterminate(message: String) -> PgWireError {
     error("42P18", message, None)
 }
 
+/// A text beside a number that is none (invalid_text_representation).
+pub(super) fn no_number(text: &str) -> PgWireError {
+    error("22P02", format!("invalid input syntax for a number: \"{}\"", printable(text)), None)
+}
+
 /// Two types that are not compared (undefined_function, as PostgreSQL has it for operators).
 pub(super) fn operator(message: String) -> PgWireError {
     error("42883", message, None)

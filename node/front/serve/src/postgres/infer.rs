@@ -262,7 +262,7 @@ const OF_ARGUMENTS: &[&str] = &[
 /// Operators with a number on each side.
 const ARITHMETIC: &[&str] = &["+", "-", "*", "/", "%", "&", "|", "<<", ">>"];
 /// Operators whose sides are of one type.
-const COMPARISONS: &[&str] = &["=", "==", "<", ">", "<=", ">=", "<>", "!="];
+pub(super) const COMPARISONS: &[&str] = &["=", "==", "<", ">", "<=", ">=", "<>", "!="];
 /// Operators with a text on each side.
 const OF_TEXTS: &[&str] = &["||", "like", "ilike", "glob", "regexp", "match", "similar", "~", "~*", "!~", "!~*"];
 

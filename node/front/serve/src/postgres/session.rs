@@ -33,6 +33,7 @@ use query_planner::{ColumnMeta, Value};
 
 use super::catalog::{Catalog, Found};
 use super::copy::{Copy, Form};
+use super::dialect::NoNumber;
 use super::infer::{Inferred, Parameter};
 use super::literals::literals;
 use super::running::{Next, Running};
@@ -492,7 +493,7 @@ impl Handler {
         Ok(infer::parameters(&statement.tokens, &columns, count))
     }
 
-    /// The statement with the time of `now()`, and with times in place of texts that are compared
+    /// The statement with the time of `now()`, and with numbers in place of texts that are compared
     /// with them.
     async fn timed<C: ClientInfo>(&self, client: &C, statement: &Statement) -> PgWireResult<Statement> {
         let now = jiff::Timestamp::now().as_nanosecond();
@@ -500,10 +501,14 @@ impl Handler {
         if let Some(tokens) = dialect::with_now(&timed.tokens, i64::try_from(now).unwrap_or(i64::MAX)) {
             timed = timed.of_tokens(&tokens)?;
         }
-        if dialect::has_moments(&timed.tokens) {
+        if dialect::compares_texts(&timed.tokens) {
             let columns = self.asking.columns(&auth::who(client)).await;
             let columns = columns.map_err(|problem| errors::of_problem(&problem))?;
-            if let Some(tokens) = dialect::with_moments(&timed.tokens, &columns).map_err(errors::syntax)? {
+            let with_numbers = dialect::with_numbers(&timed.tokens, &columns).map_err(|error| match error {
+                NoNumber::Text(text) => errors::no_number(&text),
+                NoNumber::TooMany(error) => errors::syntax(error),
+            });
+            if let Some(tokens) = with_numbers? {
                 timed = timed.of_tokens(&tokens)?;
             }
         }

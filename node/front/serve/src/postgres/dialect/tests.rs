@@ -73,7 +73,7 @@ fn times_are_nanoseconds() {
 #[test]
 fn a_text_beside_a_time_is_a_time_and_elsewhere_a_text() {
     let columns = Columns::of_tables(&["t"], &[("ts_ns", "INTEGER"), ("func", "TEXT")]);
-    let whole = |sql: &str| with_moments(&tokens(sql).unwrap(), &columns).unwrap().map(|tokens| joined(&tokens));
+    let whole = |sql: &str| with_numbers(&tokens(sql).unwrap(), &columns).unwrap().map(|tokens| joined(&tokens));
     let of =
         |sql: &str| Some(whole(&format!("SELECT 1 FROM t WHERE {sql}"))?["SELECT 1 FROM t WHERE ".len()..].to_owned());
     assert_eq!(
@@ -83,6 +83,34 @@ fn a_text_beside_a_time_is_a_time_and_elsewhere_a_text() {
     assert_eq!(of("ts_ns >= '2024-01-01'").unwrap(), "ts_ns >= 1704067200000000000");
     assert_eq!(of("func = '2024-01-01' OR func LIKE '2024-01-01%'"), None);
     assert_eq!(whole("SELECT '2024-01-01' FROM t"), None);
+}
+
+#[test]
+fn a_text_beside_a_number_is_one_or_an_error() {
+    let columns = Columns::of_tables(&["t"], &[("rank", "INTEGER"), ("func", "TEXT")]);
+    let of = |sql: &str| {
+        let new = with_numbers(&tokens(&format!("SELECT func FROM t WHERE {sql}")).unwrap(), &columns);
+        new.map(|new| new.map(|tokens| joined(&tokens)["SELECT func FROM t WHERE ".len()..].to_owned()))
+    };
+    let none = |text: &str| Err(NoNumber::Text(text.to_owned()));
+    for (sql, text) in [
+        ("rank > 'x'", "x"),
+        ("'1 1' = rank", "1 1"),
+        ("rank IN (1, 'x')", "x"),
+        ("rank BETWEEN '0' AND 'nine'", "nine"),
+        ("length(func) = ''", ""),
+        ("rank = 'inf'", "inf"),
+        ("rank = '2024-13-01'", "2024-13-01"),
+    ] {
+        assert_eq!(of(sql), none(text), "{sql}");
+    }
+    assert_eq!(
+        of("length(func) > ' 5' AND rank = '1.5e0' AND rank = '-1'").unwrap().unwrap(),
+        "length ( func ) > (5) AND rank = (1.5e0) AND rank = (-1)"
+    );
+    for same in ["func > 'x' AND rank = 1", "func IN ('a', 'b')", "coalesce(func, 'x') = 'y'", "'x' = 'y'", "x > 'y'"] {
+        assert_eq!(of(same), Ok(None), "{same}");
+    }
 }
 
 #[test]
@@ -121,7 +149,7 @@ proptest::proptest! {
         if let Ok(tokens) = tokens(&sql) {
             let _ = rewritten(&tokens);
             let _ = with_now(&tokens, 1);
-            let _ = with_moments(&tokens, &Columns::default());
+            let _ = with_numbers(&tokens, &Columns::default());
         }
     }
 }
