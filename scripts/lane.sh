@@ -1,17 +1,18 @@
 #!/bin/sh
 # Runs a test program where it belongs to this lane, and does nothing where it does not. Runs of `cargo test`, one for each lane,
-# run every program once: at the same time those that mostly wait (named here, by what they take of a core) and all others, and
+# run every program once: at the same time those that mostly wait (named here, by what they take of a core), live verdicts on
+# ranks (one after the other: those of two jobs at once, on a few cores, are of ranks that have no CPU) and all others; and
 # afterwards alone those whose ranks take all the CPU that there is. Prints how long each took, and its share of a core: what
 # takes little belongs to those that wait.
-#     LANE=waiting|rest|alone lane.sh PROGRAM [ARGUMENT...]
+#     LANE=waiting|live|rest|alone lane.sh PROGRAM [ARGUMENT...]
 set -eu
 name=$(basename "$1")
 case ${name%-*} in
 # certs to scenarios, in the order of the workspace: 1 to 30 % of a core, the last three of the first two lines half of one.
-# (Live verdicts are all in the other lane: those of two jobs at once, on a few cores, are of ranks that have no CPU.)
 cluster | cuda | host_signals | nccl | starved | verbs | mesh | archive | serve | slurm) lane=waiting ;;
 deadlines | harm | page | top | via) lane=waiting ;;
 chaos | hostile_member | hosts | slt | tree | trust) lane=waiting ;;
+enqueue | explain_causes | live | live_causes | point_to_point | slices | standing | tail) lane=live ;;
 hangs) lane=alone ;;
 *) lane=rest ;;
 esac

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every test, as `make test` runs them: built once, then in two lanes at the same time and a last one alone (lane.sh). What the
-# waiting lane printed follows the other's. Exit status: 0 where both passed and left no process behind.
+# Every test, as `make test` runs them: built once, then in three lanes at the same time and a last one alone (lane.sh). What two
+# of them printed follows the third's. Exit status: 0 where all passed and left no process behind.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -12,20 +12,23 @@ printed=$(mktemp)
 TMPDIR=$(mktemp -d /tmp/rmt.XXXXXX)
 export TMPDIR
 chmod 1777 "$TMPDIR" # as /tmp: tests act as other users, too
-trap 'rm -rf "$printed" "$TMPDIR"' EXIT
+trap 'rm -rf "$printed" "$printed.rest" "$TMPDIR"' EXIT
 lane() {
     LANE=$1 $cargo test --locked --workspace --all-targets --no-fail-fast --config "target.'cfg(unix)'.runner='$PWD/scripts/lane.sh'"
 }
 lane waiting >"$printed" 2>&1 &
 waiting=$!
-trap 'kill "$waiting" 2>/dev/null; rm -rf "$printed" "$TMPDIR"' INT TERM
+lane rest >"$printed.rest" 2>&1 &
+rest=$!
+trap 'kill "$waiting" "$rest" 2>/dev/null; rm -rf "$printed" "$printed.rest" "$TMPDIR"' INT TERM
 status=0
-lane rest || status=$?
+lane live || status=$?
+wait "$rest" || status=$?
 wait "$waiting" || status=$?
 lane alone || status=$?
-echo "The waiting lane:"
-# Without the names of the programs that the other lane ran.
-awk '/^     Running / {name = $0; next} name != "" && NF {print name; name = ""} {print}' "$printed"
+# Without the names of the programs that the other lanes ran.
+echo "The waiting lane, and what is in none of the others:"
+awk '/^     Running / {name = $0; next} name != "" && NF {print name; name = ""} {print}' "$printed" "$printed.rest"
 left=$(scripts/left-behind.sh "$TMPDIR")
 if [ -n "$left" ]; then
     echo "error: left behind by tests:"

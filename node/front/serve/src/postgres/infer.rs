@@ -6,11 +6,13 @@
 //! without a type must not become a text beside a number. Where nothing tells a type, nothing is
 //! guessed.
 
+mod functions;
+mod operands;
 mod scopes;
 
 use std::cell::{Cell, OnceCell};
 
-use super::tokens::{Kind, Token, closing, opening, parts};
+use super::tokens::{Kind, Token, closing, parts};
 pub(super) use scopes::Columns;
 use scopes::Scopes;
 
@@ -154,110 +156,6 @@ pub(super) fn names(tokens: &[Token]) -> Vec<String> {
     all.push(last);
     all.into_iter().map(|token| token.and_then(Token::name).unwrap_or_else(|| "?column?".to_owned())).collect()
 }
-
-/// Functions by the type of their result.
-const INTEGERS: &[&str] = &[
-    "count",
-    "length",
-    "instr",
-    "unicode",
-    "sign",
-    "row_number",
-    "rank",
-    "dense_rank",
-    "ntile",
-    "unixepoch",
-    "octet_length",
-    "approx_count_distinct",
-    "cluster_ns",
-    "clock_bound_ns",
-    "changes",
-    "json_array_length",
-    "strpos",
-    "char_length",
-    "random",
-    "now",
-];
-const REALS: &[&str] = &[
-    "avg",
-    "total",
-    "round",
-    "julianday",
-    "sqrt",
-    "exp",
-    "ln",
-    "log",
-    "log2",
-    "log10",
-    "pow",
-    "power",
-    "stddev",
-    "stddev_pop",
-    "stddev_samp",
-    "variance",
-    "var_pop",
-    "var_samp",
-    "median",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "mad",
-    "approx_quantile",
-    "percent_rank",
-    "cume_dist",
-    "pi",
-    "floor",
-    "ceil",
-    "ceiling",
-];
-const TEXTS: &[&str] = &[
-    "lower",
-    "upper",
-    "substr",
-    "substring",
-    "trim",
-    "ltrim",
-    "rtrim",
-    "replace",
-    "printf",
-    "format",
-    "hex",
-    "quote",
-    "strftime",
-    "date",
-    "time",
-    "datetime",
-    "group_concat",
-    "string_agg",
-    "typeof",
-    "char",
-    "concat",
-    "concat_ws",
-    "json",
-    "json_object",
-    "json_array",
-    "histogram",
-    "to_char",
-    "left",
-    "right",
-];
-/// Functions whose result has the type of these arguments.
-const OF_ARGUMENTS: &[&str] = &[
-    "min",
-    "max",
-    "sum",
-    "abs",
-    "coalesce",
-    "ifnull",
-    "nullif",
-    "lag",
-    "lead",
-    "first_value",
-    "last_value",
-    "nth_value",
-    "greatest",
-    "least",
-];
 
 /// Operators with a number on each side.
 const ARITHMETIC: &[&str] = &["+", "-", "*", "/", "%", "&", "|", "<<", ">>"];
@@ -433,30 +331,6 @@ impl<'a> Look<'a> {
         (in_select && (ends_item || has_alias)).then_some(Inferred::Text)
     }
 
-    fn ends_value(&self, at: usize) -> bool {
-        let token = &self.tokens[at];
-        matches!(token.kind, Kind::Number | Kind::Text | Kind::Param | Kind::Quoted)
-            || (token.kind == Kind::Word && !is_operator_word(token))
-            || token.is(")")
-    }
-
-    /// The parenthesis around a token.
-    fn opened_before(&self, at: usize) -> Option<usize> {
-        let mut depth = 0_usize;
-        (0..at).rev().find(|&before| {
-            let token = &self.tokens[before];
-            if token.is(")") || token.is("]") {
-                depth += 1;
-            } else if token.is("(") || token.is("[") {
-                if depth == 0 {
-                    return true;
-                }
-                depth -= 1;
-            }
-            false
-        })
-    }
-
     /// The type of a value in a list or among arguments.
     fn among(&self, at: usize) -> Option<Inferred> {
         let open = self.opened_before(at)?;
@@ -496,12 +370,6 @@ impl<'a> Look<'a> {
             "unixepoch" => Some(Inferred::Text),
             _ => None,
         }
-    }
-
-    fn is_name_of_function(&self, at: usize) -> bool {
-        self.tokens
-            .get(at)
-            .is_some_and(|token| token.kind == Kind::Quoted || (token.kind == Kind::Word && !is_operator_word(token)))
     }
 
     /// The type of the other branches of a CASE.
@@ -599,66 +467,6 @@ impl<'a> Look<'a> {
         kinds.try_fold(first, Inferred::both)
     }
 
-    /// Where the operand begins that ends before `end`.
-    fn operand_before(&self, end: usize) -> Option<usize> {
-        let mut at = end.checked_sub(1)?;
-        if self.is(at, "end") {
-            return (0..at).rev().find(|before| self.is(*before, "case"));
-        }
-        // f(…) OVER window
-        if at > 0 && self.is(at - 1, "over") {
-            return self.operand_before(at - 1);
-        }
-        // x::type
-        if at >= 2 && self.is(at - 1, "::") {
-            return self.operand_before(at - 1);
-        }
-        if self.is(at, ")") {
-            at = opening(self.tokens, at)?;
-            // f(…) OVER (…), f(…) FILTER (…)
-            if at > 0 && self.is_any(at - 1, &["over", "filter"]) {
-                return self.operand_before(at - 1);
-            }
-            match at.checked_sub(1) {
-                Some(before) if self.is_name_of_function(before) => at = before,
-                _ => return Some(at),
-            }
-        }
-        while at >= 2 && self.is(at - 1, ".") {
-            at -= 2;
-        }
-        Some(at)
-    }
-
-    /// Where the operand ends that begins at `begin`.
-    fn operand_after(&self, begin: usize) -> Option<usize> {
-        let mut end = begin + 1;
-        if self.is(begin, "case") {
-            return (begin..self.tokens.len()).find(|at| self.is(*at, "end")).map(|at| at + 1);
-        }
-        if self.is(begin, "(") {
-            end = closing(self.tokens, begin)? + 1;
-        } else {
-            self.tokens.get(begin)?;
-            while self.is(end, ".") {
-                end += 2;
-            }
-            if self.is(end, "(") {
-                end = closing(self.tokens, end)? + 1;
-            }
-        }
-        while self.is_any(end, &["over", "filter"]) && self.is(end + 1, "(") {
-            end = closing(self.tokens, end + 1)? + 1;
-        }
-        if self.is(end, "over") && self.tokens.get(end + 1).is_some_and(|token| token.kind == Kind::Word) {
-            end += 2;
-        }
-        while self.is(end, "::") {
-            end += 2;
-        }
-        Some(end.min(self.tokens.len()))
-    }
-
     /// The type of one operand.
     fn operand(&self, begin: usize, end: usize) -> Option<Inferred> {
         let first = self.tokens.get(begin)?;
@@ -709,20 +517,14 @@ impl<'a> Look<'a> {
             let kind = self.top_level(open + 1, close, |token| token.is("as"))?;
             return self.named_type(kind + 1);
         }
-        if INTEGERS.contains(&name) {
-            return Some(Inferred::Integer);
-        }
-        if REALS.contains(&name) {
-            return Some(Inferred::Real);
-        }
-        if TEXTS.contains(&name) {
-            return Some(Inferred::Text);
+        if let Some(kind) = functions::result_of(name) {
+            return Some(kind);
         }
         let parts = parts(self.tokens, open + 1, close);
         if name == "iif" {
             return parts.iter().skip(1).filter_map(|&(from, to)| self.expression(from, to)).next();
         }
-        if OF_ARGUMENTS.contains(&name) {
+        if functions::OF_ARGUMENTS.contains(&name) {
             let parts = parts.iter().take(if ["lag", "lead", "nth_value"].contains(&name) { 1 } else { usize::MAX });
             let distinct = |from: usize| from + usize::from(self.is(from, "distinct"));
             return parts.filter_map(|&(from, to)| self.expression(distinct(from), to)).next();
@@ -749,16 +551,6 @@ fn number_of(left: Option<Inferred>, right: Option<Inferred>) -> Inferred {
         (Some(Inferred::Integer), Some(Inferred::Integer)) => Inferred::Integer,
         _ => Inferred::Real,
     }
-}
-
-/// Words between values.
-fn is_operator_word(token: &Token) -> bool {
-    const WORDS: &[&str] = &[
-        "select", "where", "and", "or", "not", "in", "on", "then", "else", "when", "case", "any", "as", "by",
-        "between", "is", "like", "ilike", "glob", "having", "limit", "offset", "from", "distinct", "all", "union",
-        "values", "exists", "over", "filter", "using", "join", "set",
-    ];
-    WORDS.iter().any(|word| token.is(word))
 }
 
 #[cfg(test)]
