@@ -29,7 +29,7 @@ pub fn services(until_ns: i64) -> String {
         "SELECT service, node, sum(count) AS requests, sum(errors) AS failed, approx_quantile(sketch, 0.5) AS p50_ns, \
          approx_quantile(sketch, 0.9) AS p90_ns, approx_quantile(sketch, 0.99) AS p99_ns, approx_quantile(sketch, 0.999) AS p999_ns, \
          max(max_ns) AS max_ns FROM request_rollups WHERE bucket_ns >= {since_ns} AND bucket_ns < {until_ns} \
-         GROUP BY service, node ORDER BY requests DESC LIMIT {MOST_FINDINGS}"
+         GROUP BY service, node ORDER BY requests DESC, service, node LIMIT {MOST_FINDINGS}"
     )
 }
 

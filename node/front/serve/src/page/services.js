@@ -9,6 +9,8 @@ import { clock } from "./time.js";
 const $ = (id) => document.getElementById(id);
 /** Colours of what was done, as in the lanes of ranks. */
 const KEYS = { on_cpu: "own", asleep: "call", unread: "event", cpu_taken: "culprit", throttled: "culprit", unknown: "gone" };
+/** What is live is asked for anew when it is looked at again after so long. */
+const OLD_MS = 10000;
 /** Parts and links below this share are left out. */
 const LEAST = 0.02;
 
@@ -20,15 +22,16 @@ const figures = (of) => [of.count, of.errors, time(of.p50_ns), time(of.p90_ns), 
 export class Services {
   /** `span()` is the page's time as parameters, or null for now. */
   constructor(span) {
-    Object.assign(this, { span, shown: false, fresh: false, chosen: null, stop: null });
+    Object.assign(this, { span, shown: false, fresh: false, asked: 0, chosen: null, stop: null });
     $("services-again").addEventListener("click", () => this.ask());
     $("services-by").addEventListener("change", () => this.ask());
   }
 
   /** It is looked at, or no more. */
   look(shown) {
+    const isAgain = shown && !this.shown, isOld = !this.span() && Date.now() - this.asked > OLD_MS;
     this.shown = shown;
-    if (shown && !this.fresh) this.ask();
+    if (shown && (!this.fresh || (isAgain && isOld))) this.ask();
   }
 
   /** The page's time is another. */
@@ -41,7 +44,7 @@ export class Services {
     if (this.stop) this.stop.abort();
     const mine = this.stop = new AbortController();
     $("services-said").textContent = "asking …";
-    this.fresh = true;
+    [this.fresh, this.asked] = [true, Date.now()];
     try {
       const query = new URLSearchParams({ timeout: "60s", by: $("services-by").value, ...(this.span() || {}) });
       const tail = await json(`/api/v1/tail?${query}`, { signal: mine.signal });
