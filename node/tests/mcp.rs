@@ -47,7 +47,7 @@ fn fenced(text: &str) -> (Vec<&str>, String) {
 #[test]
 fn a_job_that_has_ended_is_diagnosed() {
     let lab = Lab::new();
-    EndedJob::small().write(lab.dir.path());
+    EndedJob { serves: true, ..EndedJob::small() }.write(lab.dir.path());
     let db = [lab.path("n0.db").display().to_string(), lab.path("n1.db").display().to_string()];
     let asked = json!([
         {"tool": "diagnose"},
@@ -65,6 +65,9 @@ fn a_job_that_has_ended_is_diagnosed() {
         {"resource": "rankmesh://schema/no_such"},
         {"prompt": "explain_finding"},
         {"tool": "no_such"},
+        {"tool": "diagnose_tail", "arguments": {"by": "route"}},
+        {"tool": "diagnose_tail", "arguments": {"by": "cause"}},
+        {"tool": "diagnose_tail", "arguments": {"service": "other"}},
     ]);
     for mode in ["auto", "legacy"] {
         let flags = ["--db", &db[0], "--db", &db[1], "--timeout", "60s"];
@@ -78,7 +81,7 @@ fn a_job_that_has_ended_is_diagnosed() {
         );
         let tools = answer["tools"].as_array().expect("tools");
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
-        assert_eq!(names, ["diagnose", "ranks", "query", "schema", "stacks", "nodes"]);
+        assert_eq!(names, ["diagnose", "diagnose_tail", "ranks", "query", "schema", "stacks", "nodes"]);
         assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true));
         assert_eq!(answer["resources"], json!(["rankmesh://schema"]));
         assert_eq!(answer["templates"], json!(["rankmesh://schema/{table}"]));
@@ -107,6 +110,24 @@ fn a_job_that_has_ended_is_diagnosed() {
             assert_eq!(step["is_error"], true, "{step}");
             assert!(step["text"].as_str().expect("a text").contains(expected), "{step}");
         }
+        let (tail, around) = fenced(text(&answer, 15));
+        let tail = tail.join(" ");
+        assert!(tail.starts_with("chat: 1200 requests, p50 5.0"), "{tail}");
+        assert!(
+            tail.contains("GET /slow") && tail.contains("asleep in a timer") && tail.contains("Examples:"),
+            "{tail}"
+        );
+        assert!(
+            around.starts_with("Coverage: 2 of 2 nodes answered.") && around.contains("request_stretches"),
+            "{around}"
+        );
+        assert!(tail.contains(HOSTILE) && !around.contains(HOSTILE), "{around}");
+        let wrong = &answer["steps"][16];
+        assert!(
+            wrong["text"].as_str().expect("a text").contains("there is no cause; there are host, tenant"),
+            "{wrong}"
+        );
+        assert!(text(&answer, 17).contains("no requests are stored of this time"), "{}", text(&answer, 17));
         for (step, expected) in [(12, "no_such"), (13, "'finding' is missing"), (14, "no tool 'no_such'")] {
             let step = &answer["steps"][step];
             assert!(step["protocol_error"].as_str().is_some_and(|text| text.contains(expected)), "{step}");

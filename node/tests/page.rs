@@ -475,3 +475,59 @@ fn bench_of_8192_ranks() {
     figure("page_rank_and_step_of_8192", started.elapsed().as_secs_f64(), "s", "<= 30");
     picture(&mut browser, "ranks-8192");
 }
+
+#[test]
+fn services_show_their_hosts_and_what_the_slowest_wait_for() {
+    const TEST: &str = "services_show_their_hosts_and_what_the_slowest_wait_for";
+    let lab = Lab::new();
+    let dir = stores(&lab, EndedJob { steps: 60, serves: true, ..EndedJob::small() });
+    let looks: &[(u32, bool)] = match std::env::var_os("RANKMESH_PAGE_OUT") {
+        Some(_) => &[(1280, false), (1280, true), (390, false)],
+        None => &[(1280, false)],
+    };
+    for (width, dark) in looks {
+        let server = of_stores(&dir, &[]);
+        let Some(mut browser) = browser(TEST, &server.link, *width, *dark) else { return };
+        browser.wait_until("document.getElementById('headline').textContent.includes('Rank 5 on host n1')");
+        click(&mut browser, "tab-services");
+        let cells = |table: &str| {
+            format!(
+                "[...document.querySelectorAll('#{table} tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent).join('|')).join(';')"
+            )
+        };
+        browser.wait_until(&format!("{} !== ''", cells("service-groups")));
+        let of_all = browser.evaluate(&cells("service-table"));
+        assert!(of_all.as_str().expect("text").starts_with("chat|1200|0|5.0"), "{of_all}");
+        let hosts = browser.evaluate(&cells("service-groups"));
+        let hosts: Vec<&str> = hosts.as_str().expect("text").split(';').collect();
+        assert!(hosts.len() == 2 && hosts.iter().all(|host| host.contains("|600|0|5.0")), "{hosts:?}");
+        // What others called themselves is text.
+        let parts = browser.evaluate(&cells("slowest-parts"));
+        let expected = format!("100 %|80.0 ms|asleep in a timer, thread {HOSTILE} of python3 serve.py");
+        assert_eq!(parts, expected);
+        assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
+        assert!(
+            text(&mut browser, "slowest-words").contains("route GET /slow"),
+            "{}",
+            text(&mut browser, "slowest-words")
+        );
+        // Three examples, each a bar as wide as its parts together, and who did what in words.
+        assert_eq!(browser.evaluate("document.querySelectorAll('#slowest-examples > li').length"), 3);
+        assert!(text(&mut browser, "slowest-examples").starts_with("85.0 ms GET /slow 200 on n"));
+        let shares = "[...document.querySelector('.chain').children].map((part) => Math.round(100 * part.getBoundingClientRect().width / document.querySelector('.chain').clientWidth)).join()";
+        assert_eq!(browser.evaluate(shares), "6,94");
+        picture(&mut browser, &format!("services-{width}-{}", if *dark { "dark" } else { "light" }));
+        let wide = browser.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth");
+        assert_eq!(wide, true, "nothing is wider than the page");
+        // Broken down by another, and of a time without requests.
+        browser.evaluate("(() => { const by = document.getElementById('services-by'); by.value = 'route'; by.dispatchEvent(new Event('change')); })()");
+        browser.wait_until(&format!("{}.includes('GET /slow|24|')", cells("service-groups")));
+        browser.evaluate(
+            "(() => { const kind = document.getElementById('time-kind'); kind.value = 'between'; kind.dispatchEvent(new Event('change')); \
+             document.getElementById('time-from').value = '2025-12-01T00:00:00'; document.getElementById('time-to').value = '2025-12-01T01:00:00'; \
+             document.getElementById('time').requestSubmit(); })()",
+        );
+        browser.wait_until("document.getElementById('services-said').textContent.startsWith('No requests are stored')");
+        assert_eq!(browser.evaluate("document.getElementById('service').hidden"), true);
+    }
+}

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+#[cfg(feature = "serve")]
+use common::http::Server;
 use common::jobs::Cgroups;
 use common::{Killed, Lab, can_capture, has, python, stdout, wait_for};
 use serde_json::Value;
@@ -123,6 +125,33 @@ fn every_request_of_both_hosts_is_counted_and_the_slowest_slept() {
     );
     let none = lab.ask("n1", "tail", &["--service", "other"]);
     assert_eq!(none.status.code(), Some(2), "{none:?}");
+    #[cfg(feature = "serve")]
+    served_elsewhere(&lab);
+}
+
+/// The same by HTTP and as metrics: those of the asked agent's host, counted since its start.
+#[cfg(feature = "serve")]
+fn served_elsewhere(lab: &Lab) {
+    let server = Server::start(&["--socket", &lab.socket("n1").display().to_string()]);
+    let served = server.get("/api/v1/tail?service=chat").json();
+    let printed = lab.ask("n1", "tail", &["--service", "chat", "--format", "json"]);
+    let printed: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    assert_eq!(served["services"], printed["services"]);
+    let text = server.get("/metrics").text();
+    let value = |series: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {series} in {text}"))
+    };
+    let labels = r#"node="n1",service="chat""#;
+    assert_eq!(value(&format!("rankmesh_requests_total{{{labels}}}")), 500.0);
+    assert_eq!(value(&format!("rankmesh_request_errors_total{{{labels}}}")), 0.0);
+    assert_eq!(value(&format!("rankmesh_request_duration_seconds_count{{{labels}}}")), 500.0);
+    let up_to = |le: &str| value(&format!(r#"rankmesh_request_duration_seconds_bucket{{le="{le}",{labels}}}"#));
+    // Ten slept for 60 ms.
+    assert!(up_to("0.05") <= 490.0 && up_to("0.05") >= up_to("0.01"), "{text}");
+    assert_eq!((up_to("100.0"), up_to("+Inf")), (500.0, 500.0));
+    assert!(value(&format!("rankmesh_request_duration_seconds_sum{{{labels}}}")) >= 0.6, "{text}");
+    assert!(!text.contains(r#"node="n2",service"#), "{text}");
 }
 
 #[test]

@@ -297,3 +297,31 @@ fn of_a_span_with_several_jobs_one_is_shown_and_the_others_are_named() {
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("<h1>Job 4711</h1>") && !said.contains("others"), "{said}");
 }
+
+#[test]
+fn services_lead_to_what_their_slowest_requests_wait_for() {
+    let test = "services_lead_to_what_their_slowest_requests_wait_for";
+    let lab = Lab::new();
+    let dir = lab.path("job");
+    std::fs::create_dir(&dir).expect("a directory");
+    EndedJob { steps: 40, serves: true, ..EndedJob::small() }.write(&dir);
+    let db = dir.display().to_string();
+    let once = run(&["top", "--db", &db, "--once", "--view", "services", "--ascii"]);
+    let text = stdout(&once);
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("chat ")).collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row.contains(" 600 ") && row.contains("85.0ms")), "{text}");
+    if !has_tmux(test) {
+        return;
+    }
+    let tmux = Tmux::start(&lab, 100, 30);
+    tmux.shell(&format!("{} top --db {db}", env!("CARGO_BIN_EXE_rankmesh")));
+    tmux.wait_for("Rank 5");
+    tmux.keys(&["8"]);
+    tmux.wait_for_all(&["service", "chat", "n0", "n1", "85.0ms"]);
+    tmux.keys(&["Enter"]);
+    tmux.wait_for_all(&["chat: the last ten minutes", "chat: 1200 requests", "asleep in a timer", "Examples:"]);
+    tmux.keys(&["Escape"]);
+    tmux.wait_for_all(&["service", "chat"]);
+    tmux.keys(&["q"]);
+    tmux.wait_for("at-the-shell>");
+}

@@ -55,6 +55,7 @@ mod remembered;
 pub mod scope;
 pub mod seal;
 mod serve;
+mod served;
 mod source;
 mod stacks;
 pub mod standing;

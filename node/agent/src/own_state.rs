@@ -37,5 +37,6 @@ pub(super) fn own_state(shared: &Shared) -> AgentNow {
         capture_lost: shared.recording.lost_by_probes(),
         recording_ppm: cost.map(|cost| cost.share_ppm),
         recorded_call_ns: cost.map(|cost| cost.call_ns),
+        services: shared.recording.served(),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use explain::stacks::Identity;
 use model::NOT_RECORDED;
+use model::watch::ServiceNow;
 use model::wire::OpenCall;
 use node_bpf::rings::Rings;
 use node_bpf::{
@@ -18,6 +19,7 @@ use store::{Ingest, Source};
 use super::config::{AgentConfig, CaptureChoice};
 use super::device_times::DeviceTimes;
 use super::scope::Scope;
+use super::served::Served;
 use super::standing::Feed;
 
 /// A process on this host that is a rank of a job.
@@ -67,6 +69,8 @@ pub struct Recording {
     asks_nccl: bool,
     /// Requests that servers answer, and how many of its problems were reported.
     serving: Mutex<Option<(Serving, usize)>>,
+    /// What they have answered.
+    served: Arc<Served>,
 }
 
 impl Recording {
@@ -84,6 +88,7 @@ impl Recording {
             reported: Mutex::default(),
             asks_nccl: false,
             serving: Mutex::default(),
+            served: Arc::default(),
         }
     }
 
@@ -120,7 +125,8 @@ impl Recording {
         let capture_config = CaptureConfig { cgroup, probes, backlog, after_read, budget, ..CaptureConfig::default() };
         let reported = Mutex::new(Some((ingest.clone(), 0)));
         let devices = Arc::new(DeviceTimes::default());
-        let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+        let served = Arc::new(Served::default());
+        let mut store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref(), &served);
         let of_devices = Arc::clone(&devices);
         let of_ebpf = move |record| {
             if of_devices.admits_of_ebpf(&record) {
@@ -131,14 +137,14 @@ impl Recording {
         let (rings_at, node) = (rings.as_deref(), job.as_ref().map(|job| job.node.as_str()));
         let rings = match (&started, rings_at) {
             (Err(error), Some(directory)) if !matches!(error, node_bpf::Error::Probe { .. }) => {
-                rings_in(directory, node, sink(ingest.clone(), &seen, &feed, scope.as_ref()))
+                rings_in(directory, node, sink(ingest.clone(), &seen, &feed, scope.as_ref(), &served))
             }
             _ => None,
         };
         store.not_recorded(gaps(&started, rings.is_some()));
         let serving = match (&started, serving) {
             (Ok(capture), Some(serving)) => {
-                let requests = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+                let requests = sink(ingest.clone(), &seen, &feed, scope.as_ref(), &served);
                 serves(serving, requests, capture, &ingest)
             }
             _ => None,
@@ -148,7 +154,7 @@ impl Recording {
         }
         let rings = match (&started, rings_at) {
             (Ok(_), Some(directory)) => {
-                let store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref());
+                let store_it = sink(ingest.clone(), &seen, &feed, scope.as_ref(), &served);
                 rings_in(directory, node, with_ebpf(Arc::clone(&devices), ingest, store_it))
             }
             _ => rings,
@@ -161,7 +167,18 @@ impl Recording {
                 let rings = Mutex::new(rings);
                 let running = Mutex::new(Some(capture));
                 let serving = Mutex::new(serving.map(|serving| (serving, 0)));
-                Self { running, rings, ranks: seen, feed, scope, devices, reported, serving, ..not("on".into()) }
+                Self {
+                    running,
+                    rings,
+                    ranks: seen,
+                    feed,
+                    scope,
+                    devices,
+                    reported,
+                    serving,
+                    served,
+                    ..not("on".into())
+                }
             }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
@@ -198,6 +215,11 @@ impl Recording {
     /// Whose requests are recorded here; none where it was not asked for or cannot be.
     pub fn serving(&self) -> Option<ServingStatus> {
         self.serving.lock().as_ref().map(|(serving, _)| serving.status())
+    }
+
+    /// Requests that were answered here since the start, by service.
+    pub(super) fn served(&self) -> Vec<ServiceNow> {
+        self.served.now()
     }
 
     /// What eBPF records here, and how; none where it does not.
@@ -384,14 +406,15 @@ fn with_ebpf(
     })
 }
 
-/// Passes records to the store and to digests.
+/// Passes records to the store, to digests and to the counts for metrics.
 fn sink(
     ingest: Ingest,
     ranks: &Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     feed: &Arc<Feed>,
     scope: Option<&Arc<Mutex<Scope>>>,
+    served: &Arc<Served>,
 ) -> Box<dyn FnMut(Record) + Send> {
-    let (ranks, feed, scope) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned());
+    let (ranks, feed, scope, served) = (Arc::clone(ranks), Arc::clone(feed), scope.cloned(), Arc::clone(served));
     Box::new(move |record| {
         if scope.as_ref().is_some_and(|scope| !scope.lock().admits(&record)) {
             return;
@@ -402,6 +425,7 @@ fn sink(
             ranks.lock().insert(process.pid, process);
         }
         feed.record(&record);
+        served.record(&record);
         ingest.record(record);
     })
 }

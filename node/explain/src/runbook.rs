@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use record::for_shell;
 
 /// Every kind with its page, in the order in which they are listed.
-pub const RUNBOOKS: [(&str, &str); 23] = [
+pub const RUNBOOKS: [(&str, &str); 24] = [
     ("communication", include_str!("../../../docs/runbooks/communication.md")),
     ("stopped", include_str!("../../../docs/runbooks/stopped.md")),
     ("cpu_throttled", include_str!("../../../docs/runbooks/cpu_throttled.md")),
@@ -36,10 +36,11 @@ pub const RUNBOOKS: [(&str, &str); 23] = [
     ("data_imbalance", include_str!("../../../docs/runbooks/data_imbalance.md")),
     ("work_imbalance", include_str!("../../../docs/runbooks/work_imbalance.md")),
     ("whole_job", include_str!("../../../docs/runbooks/whole_job.md")),
+    ("tail", include_str!("../../../docs/runbooks/tail.md")),
 ];
 
 /// The variables that commands may use, with their meanings.
-pub const VARIABLES: [(&str, &str); 9] = [
+pub const VARIABLES: [(&str, &str); 10] = [
     ("PID", "process id of the rank"),
     ("RANK", "its rank"),
     ("NODE", "its host"),
@@ -49,6 +50,7 @@ pub const VARIABLES: [(&str, &str); 9] = [
     ("OTHER", "process id of the task that is in its way"),
     ("GPU", "index of its GPU"),
     ("WATT", "power limit in watts"),
+    ("SERVICE", "a service's name, as rankmesh tail prints it"),
 ];
 
 /// The page of a kind; none where there is no such kind.

@@ -80,6 +80,39 @@ pub struct AgentNow {
     pub recording_ppm: Option<u64>,
     /// What a recorded call costs, nanoseconds.
     pub recorded_call_ns: Option<u64>,
+    /// Requests that servers of this host have answered, by service.
+    pub services: Vec<ServiceNow>,
+}
+
+/// Upper bounds of the durations that [`ServiceNow`] counts, nanoseconds: 1 ms to 100 s, each at most
+/// 1.7 times the one before.
+pub const REQUEST_BOUNDS_NS: [u64; 31] = {
+    const STEPS: [u64; 6] = [10, 15, 20, 30, 50, 70];
+    let (mut bounds, mut at, mut unit) = ([0; 31], 0, 100_000);
+    while at < bounds.len() {
+        bounds[at] = STEPS[at % STEPS.len()] * unit;
+        at += 1;
+        if at % STEPS.len() == 0 {
+            unit *= 10;
+        }
+    }
+    bounds
+};
+
+/// The requests of a service on a host since its agent's start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceNow {
+    /// Its name.
+    pub name: String,
+    /// Requests.
+    pub count: u64,
+    /// Of these with a status from 500 on, or not answered.
+    pub errors: u64,
+    /// Durations of the answered ones together, nanoseconds.
+    pub sum_ns: u64,
+    /// How many of the answered ones took so long: up to each of [`REQUEST_BOUNDS_NS`], and longer.
+    pub durations: Vec<u64>,
 }
 
 /// A job and its verdict.

@@ -10,6 +10,8 @@ use record::{
 };
 use store::{Annotation, Finding, Ingest, Store, StoreConfig};
 
+use super::requests;
+
 const MS: i64 = 1_000_000;
 const SECOND: i64 = 1_000 * MS;
 
@@ -33,12 +35,15 @@ pub struct EndedJob {
     pub id: &'static str,
     /// When it begins, Unix nanoseconds.
     pub from_ns: i64,
+    /// Its hosts also serve requests ([`requests`]).
+    pub serves: bool,
 }
 
 impl EndedJob {
     /// Eight ranks on two hosts for half a minute, rank 5 late.
     pub fn small() -> Self {
-        Self { hosts: 2, local: 4, steps: 100, step_ns: 200 * MS, late: Some((5, 100 * MS)), id: "4711", from_ns: T0 }
+        let late = Some((5, 100 * MS));
+        Self { hosts: 2, local: 4, steps: 100, step_ns: 200 * MS, late, id: "4711", from_ns: T0, serves: false }
     }
 
     /// Its number among jobs that begin one after the other, minutes apart.
@@ -78,6 +83,9 @@ impl EndedJob {
                 self.rank(&ingest, host * self.local + local, local, &lasts);
             }
             self.host(&ingest, host);
+            if self.serves {
+                requests::write(&ingest, self.until_ns());
+            }
             drop(ingest);
             store.close();
         }

@@ -11,6 +11,7 @@ pub mod jobs;
 pub mod netns;
 pub mod pair;
 pub mod python;
+pub mod requests;
 pub mod slurm;
 pub mod terminal;
 pub mod trace_processor;

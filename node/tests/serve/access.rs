@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::common::http::{Server, read};
 use crate::common::{Killed, Lab, PATIENCE, rankmesh, run, stderr, stdout, wait_for};
-use crate::{of_stores, stores};
+use crate::{of_stores, reader_token, stores};
 
 #[test]
 fn who_is_not_known_or_comes_from_elsewhere_gets_nothing() {
@@ -95,11 +95,8 @@ fn beyond_loopback_only_with_tls_and_tokens_and_a_reader_reads() {
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     assert!(stderr(&refused).contains("--tls-cert"), "{}", stderr(&refused));
     let dir = stores(&lab);
-    let file = lab.path("tokens.json");
-    let made = run(&["identity", "token", "--for", "serve", "--tokens", &file.display().to_string(), "--name", "olga"]);
-    assert!(made.status.success(), "{}", stderr(&made));
-    let token = stdout(&made).trim().to_owned();
-    let server = Server::start(&["--db", &dir.display().to_string(), "--tokens", &file.display().to_string()]);
+    let (file, token) = reader_token(&lab);
+    let server = Server::start(&["--db", &dir.display().to_string(), "--tokens", &file]);
     let asked = |sql: &str| {
         server.send("POST", "/api/v1/query", &[("authorization", &format!("Bearer {token}"))], sql.as_bytes())
     };

@@ -67,7 +67,17 @@ impl<'a> Client<'a> {
 
     /// To all nodes.
     pub fn of_all(target: &'a Target, patience: Duration) -> Self {
-        Self { target, nodes: &[], labels: &[], deadline: Instant::now() + patience }
+        Self::of_nodes(target, &[], &[], patience)
+    }
+
+    /// To these nodes, of those with these labels; to all where none are given.
+    pub fn of_nodes(
+        target: &'a Target,
+        nodes: &'a [String],
+        labels: &'a [(String, String)],
+        patience: Duration,
+    ) -> Self {
+        Self { target, nodes, labels, deadline: Instant::now() + patience }
     }
 
     /// Time left.

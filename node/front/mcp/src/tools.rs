@@ -7,10 +7,12 @@ mod text;
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
 use ask::output::cell_text;
+use ask::rows::Client;
 use ask::times::{When, parse_when};
 use ask::values::parse_ranks;
 use ask::{NoAnswer, Piece, Reply, Span, Target, UsageError};
 use explain::stacks::{self, StacksAnswer, Unread};
+use front::tail::{self, By, Wanted};
 use front::{runbook, schema, stragglers};
 use model::{Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion};
 use record::printable;
@@ -19,7 +21,7 @@ use serde_json::Map;
 use verdicts::Report;
 
 use crate::bounds::Page;
-use definitions::{Diagnose, Nodes, Query, ROWS, Ranks, Schema, Stacks};
+use definitions::{Diagnose, DiagnoseTail, Nodes, Query, ROWS, Ranks, Schema, Stacks};
 use text::{coverage_text, csv, paged};
 
 pub(super) use definitions::list;
@@ -55,6 +57,7 @@ impl Toolbox {
         }
         Some(match name {
             "diagnose" => parsed(arguments).map_err(Into::into).and_then(|asked| self.diagnose(asked)),
+            "diagnose_tail" => parsed(arguments).map_err(Into::into).and_then(|asked| self.diagnose_tail(asked)),
             "ranks" => parsed(arguments).map_err(Into::into).and_then(|asked| self.ranks(asked)),
             "query" => parsed(arguments).map_err(Into::into).and_then(|asked| self.query(asked)),
             "schema" => parsed(arguments).map_err(Into::into).and_then(|asked| self.schema(asked)),
@@ -74,14 +77,19 @@ impl Toolbox {
     }
 
     fn span(&self, since: Option<&str>, until: Option<&str>) -> anyhow::Result<Span> {
+        Ok(Self::span_args(since, until)?.resolved(&self.target)?)
+    }
+
+    /// The flags of a command for the same span.
+    fn span_args(since: Option<&str>, until: Option<&str>) -> Result<SpanArgs, UsageError> {
         let when = |text: Option<&str>| -> Result<Option<When>, UsageError> {
             text.map(parse_when).transpose().map_err(UsageError)
         };
         let (since, until) = (when(since)?, when(until)?);
         if since.is_none() && until.is_some() {
-            return Err(UsageError("until: give since, too".to_owned()).into());
+            return Err(UsageError("until: give since, too".to_owned()));
         }
-        Ok(SpanArgs { since, until, between: Vec::new() }.resolved(&self.target)?)
+        Ok(SpanArgs { since, until, between: Vec::new() })
     }
 
     fn diagnose(&self, asked: Diagnose) -> anyhow::Result<String> {
@@ -114,6 +122,27 @@ impl Toolbox {
             None => "Next: ranks for all scores; nodes for who records; diagnose with another since.".to_owned(),
         };
         Ok(self.lines(&text, asked.offset, Some(&found.coverage), Some(&next)))
+    }
+
+    fn diagnose_tail(&self, asked: DiagnoseTail) -> anyhow::Result<String> {
+        let span = Self::span_args(asked.since.as_deref(), asked.until.as_deref())?;
+        let wanted = Wanted {
+            service: asked.service,
+            tenant: asked.tenant,
+            route: asked.route,
+            by: asked.by.as_deref().map(By::parsed).transpose()?.unwrap_or_default(),
+            span_ns: span.resolved_ns(&self.target)?,
+        };
+        let tail = tail::of(&self.target, &Client::of(&self.target, &self.flags), wanted)?;
+        self.check_coverage(&tail.coverage)?;
+        let next = match tail.services.is_empty() {
+            true => "Next: diagnose_tail with an earlier since; nodes for who records.",
+            false => {
+                "Next: diagnose_tail with by=route, or with a service; query for single requests (tables requests, \
+                 request_stretches, by ts_ns of the examples)."
+            }
+        };
+        Ok(self.lines(&tail.text(), asked.offset, Some(&tail.coverage), Some(next)))
     }
 
     fn ranks(&self, asked: Ranks) -> anyhow::Result<String> {

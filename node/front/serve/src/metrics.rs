@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -13,46 +14,75 @@ use axum::extract::{Extension, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 
 use super::api::Params;
 use super::gateway::{Shared, Who};
 use super::problem::Problem;
-use super::series::{Kind, Labels, METRICS, Series};
+use super::series::{Counts, Kind, Labels, METRICS, Series, Value};
 use super::snapshot::Snapshot;
 
 const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Time between two files.
 const EVERY: Duration = Duration::from_secs(15);
 
-type Values = Family<Labels, Gauge<f64, AtomicU64>>;
-type Counters = Family<Labels, Counter<f64, AtomicU64>>;
+/// Families of one metric, of which its kind chooses one.
+#[derive(Debug, Default)]
+struct Of {
+    gauges: Family<Labels, Gauge<f64, AtomicU64>>,
+    counters: Family<Labels, Counter<f64, AtomicU64>>,
+    histograms: Family<Labels, Given>,
+}
+
+/// A histogram that was counted elsewhere.
+#[derive(Debug, Default)]
+struct Given(OnceLock<Counts>);
+
+impl TypedMetric for Given {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Given {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Some(Counts { sum, count, buckets }) = self.0.get() else { return Ok(()) };
+        encoder.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
 
 /// The text form.
 fn text(series: &Series) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
-    let gauges: Vec<(Values, Counters)> = METRICS
+    let families: Vec<Of> = METRICS
         .iter()
         .map(|metric| {
-            let of: (Values, Counters) = Default::default();
+            let of = Of::default();
             match metric.kind {
-                Kind::Gauge => registry.register(metric.name, metric.help, of.0.clone()),
+                Kind::Gauge => registry.register(metric.name, metric.help, of.gauges.clone()),
                 // The library adds the ending.
                 Kind::Counter => {
-                    registry.register(metric.name.trim_end_matches("_total"), metric.help, of.1.clone());
+                    registry.register(metric.name.trim_end_matches("_total"), metric.help, of.counters.clone());
                 }
+                Kind::Histogram => registry.register(metric.name, metric.help, of.histograms.clone()),
             }
             of
         })
         .collect();
     for point in series.points() {
-        match METRICS[point.of].kind {
-            Kind::Gauge => drop(gauges[point.of].0.get_or_create(&point.labels).set(point.value)),
-            Kind::Counter => drop(gauges[point.of].1.get_or_create(&point.labels).inc_by(point.value)),
+        let of = &families[point.of];
+        match (&point.value, METRICS[point.of].kind) {
+            (Value::Number(value), Kind::Counter) => drop(of.counters.get_or_create(&point.labels).inc_by(*value)),
+            (Value::Number(value), _) => drop(of.gauges.get_or_create(&point.labels).set(*value)),
+            (Value::Counts(counts), _) => drop(of.histograms.get_or_create(&point.labels).0.set(counts.clone())),
         }
     }
     let mut text = String::new();
@@ -136,7 +166,7 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use model::watch::{AgentNow, CulpritNow, JobNow, NodeNow, RankNow, Watched};
+    use model::watch::{AgentNow, CulpritNow, JobNow, NodeNow, RankNow, ServiceNow, Watched};
 
     use super::*;
 
@@ -172,6 +202,8 @@ mod tests {
             clock_bound_ns: Some(50_000),
             ..NodeNow::default()
         };
+        let durations = (0..32).map(|at| [7, 2, 1][at % 3]).collect();
+        let chat = ServiceNow { name: "chat".into(), count: 110, errors: 3, sum_ns: 5_500_000_000, durations };
         let own = AgentNow {
             cpu_ns: Some(1_500_000_000),
             memory_bytes: Some(31 << 20),
@@ -179,6 +211,7 @@ mod tests {
             recording_ppm: Some(4_000),
             recorded_call_ns: Some(1_500),
             question_memory_most_bytes: 640 << 20,
+            services: vec![chat],
             ..AgentNow::default()
         };
         let watched = Watched {

@@ -18,7 +18,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 const INDEX: &str = include_str!("page/index.html");
 
 /// Name under `/page/`, type, content.
-const FILES: [(&str, &str, &str); 15] = [
+const FILES: [(&str, &str, &str); 16] = [
     ("main.js", SCRIPT, include_str!("page/main.js")),
     ("api.js", SCRIPT, include_str!("page/api.js")),
     ("table.js", SCRIPT, include_str!("page/table.js")),
@@ -26,6 +26,7 @@ const FILES: [(&str, &str, &str); 15] = [
     ("lanes.js", SCRIPT, include_str!("page/lanes.js")),
     ("map.js", SCRIPT, include_str!("page/map.js")),
     ("rank.js", SCRIPT, include_str!("page/rank.js")),
+    ("services.js", SCRIPT, include_str!("page/services.js")),
     ("saved.js", SCRIPT, include_str!("page/saved.js")),
     ("time.js", SCRIPT, include_str!("page/time.js")),
     ("chart.js", SCRIPT, include_str!("page/chart.js")),

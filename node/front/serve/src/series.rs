@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ask::output::printable;
-use model::watch::{AgentNow, JobNow, RankNow};
+use model::watch::{AgentNow, JobNow, REQUEST_BOUNDS_NS, RankNow, ServiceNow};
 
 use super::snapshot::Snapshot;
 
@@ -17,8 +17,10 @@ pub(super) enum Kind {
     Gauge,
     /// Counter: only goes up, since the agent's start; its name ends with `_total`.
     Counter,
+    /// Counts by size, which only go up, since the agent's start.
+    Histogram,
 }
-use Kind::{Counter, Gauge};
+use Kind::{Counter, Gauge, Histogram};
 
 /// One metric.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
 }
 
 /// The metrics, each with its description.
-pub(super) const METRICS: [Metric; 38] = [
+pub(super) const METRICS: [Metric; 41] = [
     metric("rankmesh_up", Gauge, "The agent answers"),
     metric("rankmesh_agent_info", Gauge, "The agent that answers, and its release"),
     metric("rankmesh_agent_cpu_seconds_total", Counter, "Processor time that the agent has used"),
@@ -52,6 +54,9 @@ pub(super) const METRICS: [Metric; 38] = [
     metric("rankmesh_capture_lost_events_total", Counter, "Events that the agent's probes could not hand over"),
     metric("rankmesh_recording_share_ratio", Gauge, "Part of its time that recording takes of who makes most calls"),
     metric("rankmesh_recorded_call_seconds", Gauge, "What a recorded call costs who makes it"),
+    metric("rankmesh_requests_total", Counter, "Requests that a service on a node has got"),
+    metric("rankmesh_request_errors_total", Counter, "Of these with a status from 500 on, or not answered"),
+    metric("rankmesh_request_duration_seconds", Histogram, "Durations of the answered ones, of the server's side"),
     metric("rankmesh_nodes", Gauge, "Nodes of the mesh by state"),
     metric("rankmesh_node_clock_bound_seconds", Gauge, "How far a node's clock may be wrong against the reference"),
     metric("rankmesh_node_store_rows", Gauge, "Rows of a node's store"),
@@ -85,7 +90,35 @@ pub(super) type Labels = Vec<(&'static str, String)>;
 pub(super) struct Point {
     pub(super) of: usize,
     pub(super) labels: Labels,
-    pub(super) value: f64,
+    pub(super) value: Value,
+}
+
+/// What a point says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    /// Of a gauge or counter.
+    Number(f64),
+    /// Of a histogram.
+    Counts(Counts),
+}
+
+/// Counts by size.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Counts {
+    pub(super) sum: f64,
+    pub(super) count: u64,
+    /// Upper bounds with how many are up to them and above the one before; the last one is infinite.
+    pub(super) buckets: Vec<(f64, u64)>,
+}
+
+impl Value {
+    /// How many series it takes in Prometheus.
+    fn series(&self) -> usize {
+        match self {
+            Self::Number(_) => 1,
+            Self::Counts(counts) => counts.buckets.len() + 2,
+        }
+    }
 }
 
 /// The series within the bound.
@@ -137,6 +170,9 @@ impl Series {
             }
             all.put("rankmesh_node_ranks", &name, node.ranks.len() as f64);
         }
+        for service in watched.own.iter().flat_map(|own| &own.services) {
+            put_service(&mut all, &watched.agent, service);
+        }
         for (node, lost) in &snapshot.lost {
             all.put("rankmesh_node_lost_records", &[("node", node)], *lost as f64);
         }
@@ -162,15 +198,20 @@ impl Series {
 
     /// Adds a series if there is room.
     fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
+        self.put_value(name, labels, Value::Number(value));
+    }
+
+    /// Adds the series of a value if there is room for all of them.
+    fn put_value(&mut self, name: &str, labels: &[(&'static str, &str)], value: Value) {
         let Some(of) = METRICS.iter().position(|metric| metric.name == name) else {
             debug_assert!(false, "{name} is not listed");
             return;
         };
-        if self.left == 0 {
-            self.dropped += 1;
+        let Some(left) = self.left.checked_sub(value.series()) else {
+            self.dropped += value.series();
             return;
-        }
-        self.left -= 1;
+        };
+        self.left = left;
         let labels = labels.iter().map(|(name, value)| (*name, printable(value))).collect();
         self.points.push(Point { of, labels, value });
     }
@@ -220,6 +261,18 @@ fn put_agent(all: &mut Series, agent: &str, own: &AgentNow) {
         all.put("rankmesh_gossip_messages_total", &[node, ("direction", direction)], messages as f64);
         all.put("rankmesh_gossip_bytes_total", &[node, ("direction", direction)], bytes as f64);
     }
+}
+
+/// Requests to a service on the asked agent's host.
+fn put_service(all: &mut Series, agent: &str, service: &ServiceNow) {
+    let labels = [("node", agent), ("service", service.name.as_str())];
+    all.put("rankmesh_requests_total", &labels, service.count as f64);
+    all.put("rankmesh_request_errors_total", &labels, service.errors as f64);
+    let bounds = REQUEST_BOUNDS_NS.iter().map(|bound_ns| *bound_ns as f64 / 1e9).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(service.durations.iter().copied()).collect();
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    let counts = Counts { sum: service.sum_ns as f64 / 1e9, count, buckets };
+    all.put_value("rankmesh_request_duration_seconds", &labels, Value::Counts(counts));
 }
 
 fn put_job(all: &mut Series, job: &JobNow) {

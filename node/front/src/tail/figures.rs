@@ -29,19 +29,31 @@ const TIMES_AS_FREQUENT: f64 = 1.5;
 
 /// Counts and quantiles of some requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Figures {
-    pub(super) count: i64,
-    pub(super) errors: i64,
-    pub(super) unanswered: i64,
-    pub(super) p50_ns: Option<i64>,
-    pub(super) p90_ns: Option<i64>,
-    pub(super) p99_ns: Option<i64>,
-    pub(super) p999_ns: Option<i64>,
-    pub(super) max_ns: Option<i64>,
-    pub(super) first_byte_p50_ns: Option<i64>,
-    pub(super) first_byte_p99_ns: Option<i64>,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailFigures))]
+pub struct Figures {
+    /// Requests.
+    pub count: i64,
+    /// Of these with a status from 500 on, or not answered.
+    pub errors: i64,
+    /// Of these not answered.
+    pub unanswered: i64,
+    /// Durations of the answered ones, within 1.2 %; null where none was answered.
+    pub p50_ns: Option<i64>,
+    /// Likewise.
+    pub p90_ns: Option<i64>,
+    /// Likewise.
+    pub p99_ns: Option<i64>,
+    /// Likewise.
+    pub p999_ns: Option<i64>,
+    /// The longest.
+    pub max_ns: Option<i64>,
+    /// Time to the first byte of the answer.
+    pub first_byte_p50_ns: Option<i64>,
+    /// Likewise.
+    pub first_byte_p99_ns: Option<i64>,
     /// Of all their time, what requests lay unread, 0 to 1.
-    pub(super) unread_share: f64,
+    pub unread_share: f64,
 }
 
 impl Figures {
@@ -68,22 +80,28 @@ impl Figures {
 
 /// The requests of a host, a tenant or a route.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Group {
-    pub(super) of: String,
-    pub(super) figures: Figures,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailGroup))]
+pub struct Group {
+    /// Which one.
+    pub of: String,
+    /// Its requests.
+    pub figures: Figures,
     /// Of a host that is slower than its peers: how much.
-    pub(super) compared: Option<Slower>,
+    pub compared: Option<Slower>,
 }
 
 /// A host that is slower than its peers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Slower {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailSlower))]
+pub struct Slower {
     /// "p50" or "p99".
-    pub(super) quantile: &'static str,
+    pub quantile: &'static str,
     /// Times the median of its peers.
-    pub(super) times: f64,
+    pub times: f64,
     /// Robust z over its peers; none of fewer than four hosts.
-    pub(super) z: Option<f64>,
+    pub z: Option<f64>,
 }
 
 /// A quantile of a group's durations.
@@ -117,29 +135,39 @@ pub(super) fn compare(groups: &mut [Group]) {
 
 /// A service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Service {
-    pub(super) service: String,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailService))]
+pub struct Service {
+    /// Its name.
+    pub service: String,
+    /// All of its requests.
     #[serde(flatten)]
-    pub(super) figures: Figures,
-    pub(super) groups: Vec<Group>,
-    pub(super) slowest: Slowest,
+    pub figures: Figures,
+    /// Its hosts, tenants or routes, those with the most requests first.
+    pub groups: Vec<Group>,
+    /// What makes its slowest slow.
+    pub slowest: Slowest,
 }
 
 /// The slowest hundredth of a service's requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Slowest {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailSlowest))]
+pub struct Slowest {
     /// From this duration on.
-    pub(super) from_ns: i64,
+    pub from_ns: i64,
     /// Rows of them that were looked into.
-    pub(super) rows: usize,
-    pub(super) excess: Option<Excess>,
+    pub rows: usize,
+    /// What they have more of; null where they are no slower, or there are too few rows.
+    pub excess: Option<Excess>,
     /// Of what they take longer, the share whose cause was recorded, 0 to 1.
-    pub(super) told: f64,
+    pub told: f64,
     /// Why nothing, or not all, can be told.
-    pub(super) cannot_be_told: Vec<String>,
+    pub cannot_be_told: Vec<String>,
     /// What they share and ordinary ones do not.
-    pub(super) shared: Vec<Shared>,
-    pub(super) examples: Vec<Example>,
+    pub shared: Vec<Shared>,
+    /// Some of them, the slowest first.
+    pub examples: Vec<Example>,
 }
 
 impl Slowest {
@@ -150,27 +178,53 @@ impl Slowest {
 
 /// What most of the slowest requests have in common.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Shared {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailShared))]
+pub struct Shared {
     /// "host", "route" or "process".
-    pub(super) what: &'static str,
-    pub(super) of: String,
-    /// Of the slowest, and of the ordinary ones, 0 to 1.
-    pub(super) share: f64,
-    pub(super) ordinary_share: f64,
+    pub what: &'static str,
+    /// Which one.
+    pub of: String,
+    /// Its part of the slowest, 0 to 1.
+    pub share: f64,
+    /// Its part of the ordinary ones.
+    pub ordinary_share: f64,
 }
 
 /// One of the slowest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Example {
-    pub(super) node: String,
-    pub(super) pid: i64,
-    pub(super) tid: i64,
-    pub(super) ts_ns: i64,
-    pub(super) duration_ns: i64,
-    pub(super) route: String,
-    pub(super) status: Option<i64>,
-    /// What it waited for, in order.
-    pub(super) path: Vec<(Part, i64)>,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailExample))]
+pub struct Example {
+    /// Its host.
+    pub node: String,
+    /// The server's process there.
+    pub pid: i64,
+    /// The thread that read its first bytes.
+    pub tid: i64,
+    /// When it began: its `ts_ns` in `requests`.
+    pub ts_ns: i64,
+    /// To the end of its answer.
+    pub duration_ns: i64,
+    /// Method and path; empty where they are not shown.
+    pub route: String,
+    /// Of HTTP.
+    pub status: Option<i64>,
+    /// What it waited for, in order; empty where that is not known.
+    pub path: Vec<Link>,
+}
+
+/// A link of a request's chain: who did what, then who.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailLink))]
+pub struct Link {
+    /// Who did what.
+    pub part: Part,
+    /// How long.
+    pub ns: i64,
+    /// `part` in words.
+    pub text: String,
 }
 
 /// Below this share what cannot be told is not spoken of.
@@ -196,6 +250,7 @@ pub(super) fn slowest(from_ns: i64, slow: Vec<Request>, ordinary: &[Request], ex
     let rows = slow.len();
     let examples = slow.into_iter().take(examples).map(|request| {
         let Request { node, pid, tid, ts_ns, duration_ns, route, status, path, .. } = request;
+        let path = path.into_iter().map(|(part, ns)| Link { text: part.words(), part, ns }).collect();
         Example { node, pid, tid, ts_ns, duration_ns, route, status, path }
     });
     let examples = examples.collect();

@@ -1,46 +1,31 @@
 //! `rankmesh tail`: how long requests take on each host, and what the slowest have more of than
 //! ordinary ones.
 //!
-//! Owns the questions. `figures` has what is known of a service, and which host is slower than its
-//! peers; `parts` where a request's time went; `text` prints it.
+//! Owns the flags and the answer, which the servers for browsers, programs and assistants give, too.
+//! `asking` has the questions; `figures` what is known of a service, and which host is slower than
+//! its peers; `parts` where a request's time went; `text` prints it.
 
+mod asking;
 mod figures;
 mod parts;
 mod text;
 
-use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
-use ask::output::{quiet, say_coverage};
-use ask::rows::{Client, Rows};
-use ask::{Connector, Exit, UsageError};
+use ask::output::{printable, quiet, say_coverage};
+use ask::rows::Client;
+use ask::{Connector, Exit, Target, UsageError};
 use clap::{Args, ValueEnum};
 use model::Coverage;
-use model::cells::{integer, quoted, text};
-use query_planner::Value;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use figures::{Figures, Group, Service, Slowest};
-use parts::{Kind, Part, Request};
+pub use figures::{Example, Figures, Group, Link, Service, Shared, Slower, Slowest};
+pub use parts::{Excess, Kind, More, Part};
 
 /// Looked at, where no time is given.
-const DEFAULT_NS: i64 = 600_000_000_000;
-/// Rows of slow requests, and of ordinary ones, that are looked into.
-const MOST_SLOW: usize = 1_000;
-const MOST_ORDINARY: usize = 4_000;
-/// How much a quantile may be off by its sketch.
-const SKETCH_ERROR: f64 = 0.012;
-/// Fewer tell nothing.
-const LEAST_SLOW: usize = 5;
-const LEAST_ORDINARY: usize = 20;
-/// Requests whose paths are asked for at once.
-const PATHS_AT_ONCE: usize = 500;
-/// Services that are looked into, those with the most requests first.
-const MOST_SERVICES: usize = 16;
-/// Examples of a service.
-const EXAMPLES: usize = 3;
+const LAST_NS: i64 = 600_000_000_000;
 
 /// Flags of `rankmesh tail`.
 #[derive(Debug, Args)]
@@ -69,10 +54,13 @@ pub struct TailArgs {
 }
 
 /// What a service's requests are grouped by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailBy))]
 #[serde(rename_all = "snake_case")]
-enum By {
+pub enum By {
     /// Its hosts, compared with each other.
+    #[default]
     Host,
     /// Whose servers they are.
     Tenant,
@@ -81,12 +69,14 @@ enum By {
 }
 
 impl By {
-    fn column(self) -> &'static str {
-        match self {
-            By::Host => "node",
-            By::Tenant => "tenant",
-            By::Route => "ifnull(method || ' ', '') || ifnull(route, '(no path)')",
-        }
+    /// As it is typed: `host`.
+    ///
+    /// # Errors
+    /// It is none; the message says what there is.
+    pub fn parsed(name: &str) -> Result<Self, UsageError> {
+        let all = || Self::value_variants().iter().map(|by| by.title()).collect::<Vec<_>>().join(", ");
+        Self::from_str(name, false)
+            .map_err(|_| UsageError(format!("by: there is no {}; there are {}", printable(name), all())))
     }
 
     fn title(self) -> &'static str {
@@ -98,18 +88,56 @@ impl By {
     }
 }
 
-/// What `--format json` prints.
+/// Which requests, of which time, and by what they are broken down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only this service.
+    pub service: Option<String>,
+    /// Only this tenant.
+    pub tenant: Option<String>,
+    /// Only this route.
+    pub route: Option<String>,
+    /// What each service is broken down by.
+    pub by: By,
+    /// Unix nanoseconds, up to the second one; none: the last ten minutes.
+    pub span_ns: Option<(i64, i64)>,
+}
+
+/// The answer, as `--format json` prints it.
 #[derive(Debug, Serialize)]
-struct Tail {
-    version: u32,
-    since_ns: i64,
-    until_ns: i64,
-    by: By,
-    /// Those with the most requests first.
-    services: Vec<Service>,
+pub struct Tail {
+    /// Raised when a member changes its meaning or goes.
+    pub version: u32,
+    /// Of requests from then on, Unix nanoseconds,
+    pub since_ns: i64,
+    /// up to then.
+    pub until_ns: i64,
+    /// What `groups` of services are.
+    pub by: By,
+    /// Those with the most requests first. None: no requests are stored of that time.
+    pub services: Vec<Service>,
     /// Services that are not among them, since there were too many.
-    left_out: usize,
-    coverage: Coverage,
+    pub left_out: usize,
+    /// Who is in it.
+    pub coverage: Coverage,
+}
+
+impl Tail {
+    /// For people: in 80 columns, the most important first.
+    #[must_use]
+    pub fn text(&self) -> String {
+        text::printed(self)
+    }
+}
+
+/// How long requests take, and what the slowest have more of. Nothing stored is an answer without
+/// services.
+///
+/// # Errors
+/// As [`Target::query`]; a tenant or a route is named or asked for by who may not see them.
+pub fn of(target: &Target, client: &Client<'_>, wanted: Wanted) -> anyhow::Result<Tail> {
+    let now_ns = target.now_ns();
+    asking::asked(client, &wanted, wanted.span_ns.unwrap_or((now_ns.saturating_sub(LAST_NS), now_ns.saturating_add(1))))
 }
 
 /// Prints how long requests take, and what the slowest have more.
@@ -120,211 +148,26 @@ struct Tail {
 pub fn run(args: TailArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = args.target.target(connector)?;
     let client = Client::of(&target, &args.target);
-    let span_ns = match args.span.resolved_ns(&target)? {
-        Some(span_ns) => span_ns,
-        None => {
-            let now_ns = target.now_ns();
-            (now_ns.saturating_sub(DEFAULT_NS), now_ns.saturating_add(1))
-        }
-    };
-    let tail = asked(&client, &Asked { args: &args, span_ns })?;
+    let span_ns = args.span.resolved_ns(&target)?;
+    let wanted = Wanted { service: args.service, tenant: args.tenant, route: args.route, by: args.by, span_ns };
+    let only = wanted.service.clone();
+    let tail = of(&target, &client, wanted)?;
     let complete = tail.coverage.is_complete();
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
+    }
+    if tail.services.is_empty() {
+        say_coverage(&tail.coverage);
+        return Err(UsageError(text::nothing(only.as_deref())).into());
     }
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&tail)?))?,
         ReportFormat::Table => {
-            write!(out, "{}", text::printed(&tail))?;
+            write!(out, "{}", tail.text())?;
             say_coverage(&tail.coverage);
         }
     }
     out.flush()?;
     Ok(if complete { Exit::Complete } else { Exit::Partial })
-}
-
-/// What is asked about.
-struct Asked<'a> {
-    args: &'a TailArgs,
-    span_ns: (i64, i64),
-}
-
-impl Asked<'_> {
-    /// Conditions on a table's rows, by its column of time.
-    fn conditions(&self, time: &str, service: Option<&str>) -> String {
-        let (since_ns, until_ns) = self.span_ns;
-        // A second's sum is of the span where its second begins in it.
-        let mut sql = format!("{time} >= {since_ns} AND {time} < {until_ns}");
-        let named =
-            [("service", service), ("tenant", self.args.tenant.as_deref()), ("route", self.args.route.as_deref())];
-        for (column, name) in named {
-            if let Some(name) = name {
-                sql.push_str(&format!(" AND {column} = {}", quoted(name)));
-            }
-        }
-        sql
-    }
-}
-
-fn asked(client: &Client<'_>, of: &Asked<'_>) -> anyhow::Result<Tail> {
-    let (by, only) = (of.args.by, of.args.service.as_deref());
-    let rolled = of.conditions("bucket_ns", only);
-    let whole = client.ask(format!(
-        "SELECT service, '', {} FROM request_rollups WHERE {rolled} GROUP BY service ORDER BY sum(count) DESC",
-        figures::COLUMNS
-    ))?;
-    let mut coverage = whole.coverage;
-    if whole.rows.is_empty() {
-        let what = only.map_or_else(String::new, |name| format!(" of {name}"));
-        let words = "up --serve NAME=port:N names a server; docs/serving.md says which are found without it";
-        say_coverage(&coverage);
-        return Err(UsageError(format!("no requests{what} are stored of this time ({words})")).into());
-    }
-    let groups = client.ask(format!(
-        "SELECT service, {0} AS of, {1} FROM request_rollups WHERE {rolled} GROUP BY service, of ORDER BY sum(count) DESC",
-        by.column(),
-        figures::COLUMNS
-    ))?;
-    coverage.also(groups.coverage);
-    let mut by_service: BTreeMap<String, Vec<Group>> = BTreeMap::new();
-    for row in &groups.rows {
-        let group = Group { of: text(row, 1), figures: Figures::of(row), compared: None };
-        by_service.entry(text(row, 0)).or_default().push(group);
-    }
-    let left_out = whole.rows.len().saturating_sub(MOST_SERVICES);
-    let mut services = vec![];
-    for row in whole.rows.iter().take(MOST_SERVICES) {
-        let name = text(row, 0);
-        let mut groups = by_service.remove(&name).unwrap_or_default();
-        if by == By::Host {
-            figures::compare(&mut groups);
-        }
-        let figures = Figures::of(row);
-        let slowest = slowest(client, of, &name, &figures, &mut coverage)?;
-        services.push(Service { service: name, figures, groups, slowest });
-    }
-    let (since_ns, until_ns) = of.span_ns;
-    Ok(Tail { version: 1, since_ns, until_ns, by, services, left_out, coverage })
-}
-
-/// What the slowest hundredth of a service's requests have more of.
-fn slowest(
-    client: &Client<'_>,
-    of: &Asked<'_>,
-    service: &str,
-    figures: &Figures,
-    coverage: &mut Coverage,
-) -> anyhow::Result<Slowest> {
-    let Some(p99_ns) = figures.p99_ns else { return Ok(Slowest::unknown("none of them was answered")) };
-    // Else those that all take as long would be on either side of it by chance.
-    let from_ns = p99_ns - (p99_ns as f64 * SKETCH_ERROR) as i64;
-    let rows = |condition: String, order: &str, most: usize| {
-        allowed(client, [By::Route.column()], |[route]| {
-            format!(
-                "SELECT node, pid, tid, ts_ns, duration_ns, connection, number, {route}, status, stands_for FROM requests \
-                 WHERE {} AND {condition} ORDER BY {order} DESC LIMIT {most}",
-                of.conditions("ts_ns", Some(service))
-            )
-        })
-    };
-    let slow = rows(format!("duration_ns >= {from_ns}"), "duration_ns", MOST_SLOW)?;
-    let ordinary = rows(format!("duration_ns < {from_ns}"), "ts_ns", MOST_ORDINARY)?;
-    let of_rows = |rows: &[Vec<Value>]| rows.iter().map(|row| request(row)).collect::<Vec<Request>>();
-    let (mut slow_rows, mut ordinary_rows) = (of_rows(&slow.rows), of_rows(&ordinary.rows));
-    coverage.also(slow.coverage);
-    coverage.also(ordinary.coverage);
-    if slow_rows.len() < LEAST_SLOW || ordinary_rows.len() < LEAST_ORDINARY {
-        let (slow, ordinary) = (slow_rows.len(), ordinary_rows.len());
-        return Ok(Slowest::unknown(&format!(
-            "there are rows of {slow} slow and {ordinary} ordinary requests; {LEAST_SLOW} and {LEAST_ORDINARY} are needed"
-        )));
-    }
-    add_paths(client, &mut slow_rows, coverage)?;
-    add_paths(client, &mut ordinary_rows, coverage)?;
-    Ok(figures::slowest(from_ns, slow_rows, &ordinary_rows, EXAMPLES))
-}
-
-/// Asks with columns that tell on other users, or with '' in their place where the caller may not ask
-/// for them.
-fn allowed<const N: usize>(
-    client: &Client<'_>,
-    columns: [&str; N],
-    question: impl Fn([&str; N]) -> String,
-) -> anyhow::Result<Rows> {
-    client.ask(question(columns)).or_else(|error| match ask::is_forbidden(&error) {
-        true => client.ask(question(["''"; N])),
-        false => Err(error),
-    })
-}
-
-fn request(row: &[Value]) -> Request {
-    let number = |column| integer(row, column).unwrap_or(0);
-    Request {
-        node: text(row, 0),
-        pid: number(1),
-        tid: number(2),
-        ts_ns: number(3),
-        duration_ns: number(4),
-        connection: number(5),
-        number: number(6),
-        route: text(row, 7),
-        status: integer(row, 8),
-        weight: number(9) as f64,
-        path: vec![],
-    }
-}
-
-/// What names a request in the mesh.
-type Name = (String, i64, i64, i64);
-
-/// Adds what the requests waited for.
-fn add_paths(client: &Client<'_>, requests: &mut [Request], coverage: &mut Coverage) -> anyhow::Result<()> {
-    let mut times: Vec<i64> = requests.iter().map(|request| request.ts_ns).collect();
-    times.sort_unstable();
-    times.dedup();
-    let mut paths: HashMap<Name, Vec<(Part, i64)>> = HashMap::new();
-    for times in times.chunks(PATHS_AT_ONCE) {
-        let (Some(first_ns), Some(last_ns)) = (times.first(), times.last()) else { continue };
-        let of = times.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-        let found = allowed(client, ["process", "thread", "taken_by"], |[process, thread, taken_by]| {
-            format!(
-                "SELECT node, ts_ns, connection, number, duration_ns, kind, reason, woken_by, awaited_in, tid = of_pid, \
-                 {process}, {thread}, {taken_by} FROM request_stretches \
-                 WHERE ts_ns >= {first_ns} AND ts_ns <= {last_ns} AND ts_ns IN ({of}) ORDER BY ts_ns, place"
-            )
-        })?;
-        coverage.also(found.coverage);
-        for row in &found.rows {
-            let number = |column| integer(row, column).unwrap_or(0);
-            let name = (text(row, 0), number(1), number(2), number(3));
-            paths.entry(name).or_default().push((part(row), number(4)));
-        }
-    }
-    for request in requests {
-        let name = (request.node.clone(), request.ts_ns, request.connection, request.number);
-        request.path = paths.remove(&name).unwrap_or_default();
-    }
-    Ok(())
-}
-
-/// From a row of the question above.
-fn part(row: &[Value]) -> Part {
-    let (kind, of) = match text(row, 5).as_str() {
-        "unread" => (Kind::Unread, String::new()),
-        "ran" => (Kind::OnCpu, String::new()),
-        "ready" => (Kind::CpuTaken, text(row, 12)),
-        "throttled" => (Kind::Throttled, String::new()),
-        "asleep" => (Kind::Asleep, text(row, 6)),
-        _ => (Kind::Unknown, text(row, 6)),
-    };
-    let thread = text(row, 11);
-    Part {
-        kind,
-        of,
-        woken_by: text(row, 7),
-        process: text(row, 10),
-        thread: if integer(row, 9) == Some(1) && !thread.is_empty() { "main".to_owned() } else { thread },
-        holds_lock: text(row, 8) == "lock",
-    }
 }

@@ -26,7 +26,9 @@ pub(super) struct Request {
 /// What a thread did in a part of a request's time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailKind))]
+pub enum Kind {
     /// Its bytes lay in the socket before anybody read them.
     Unread,
     /// It ran.
@@ -44,18 +46,21 @@ pub(super) enum Kind {
 
 /// A part of a request's time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Part {
-    pub(super) kind: Kind,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailPart))]
+pub struct Part {
+    /// What was done.
+    pub kind: Kind,
     /// Who took the CPU; what it slept in; why it is not known.
-    pub(super) of: String,
+    pub of: String,
     /// Who woke it, where that was no thread that is followed.
-    pub(super) woken_by: String,
+    pub woken_by: String,
     /// The program of its process; empty where names are not shown.
-    pub(super) process: String,
+    pub process: String,
     /// The thread's name; of the main one "main".
-    pub(super) thread: String,
+    pub thread: String,
     /// Another thread waited for it in a lock, or in a queue: both are futexes.
-    pub(super) holds_lock: bool,
+    pub holds_lock: bool,
 }
 
 impl Part {
@@ -134,24 +139,32 @@ fn parts(request: &Request) -> BTreeMap<Part, i64> {
 
 /// What slow requests have more of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Excess {
-    /// Mean duration of the slow ones, and of the ordinary ones.
-    pub(super) slow_ns: i64,
-    pub(super) ordinary_ns: i64,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailExcess))]
+pub struct Excess {
+    /// Mean duration of the slow ones,
+    pub slow_ns: i64,
+    /// and of the ordinary ones.
+    pub ordinary_ns: i64,
     /// Whether that is enough to be anything but the slowest of a healthy server.
-    pub(super) grown: bool,
+    pub grown: bool,
     /// Parts by what they add to the mean, the largest first.
-    pub(super) parts: Vec<More>,
+    pub parts: Vec<More>,
 }
 
 /// A part that slow requests have more of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct More {
-    pub(super) part: Part,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(as = TailMore))]
+pub struct More {
+    /// Who did what.
+    pub part: Part,
     /// Nanoseconds a request.
-    pub(super) more_ns: i64,
+    pub more_ns: i64,
     /// Of all that slow requests take longer, 0 to 1.
-    pub(super) share: f64,
+    pub share: f64,
+    /// `part` in words.
+    pub text: String,
 }
 
 /// Slow requests take at least so much longer than ordinary ones, and so many times as long: the
@@ -174,7 +187,8 @@ pub(super) fn excess(slow: &[Request], ordinary: &[Request]) -> Option<Excess> {
             let more_ns = ns - ordinary_parts.get(&part).copied().unwrap_or(0.0);
             let only = names.get(&part).filter(|names| names.len() == 1).and_then(|names| names.first());
             let thread = only.map_or_else(|| part.thread.clone(), |name| (*name).to_owned());
-            More { part: Part { thread, ..part }, more_ns: more_ns as i64, share: more_ns / all_ns }
+            let part = Part { thread, ..part };
+            More { text: part.words(), part, more_ns: more_ns as i64, share: more_ns / all_ns }
         })
         .filter(|more| more.more_ns > 0)
         .collect();

@@ -15,6 +15,9 @@ const WIDEST: usize = 28;
 
 pub(super) fn printed(tail: &Tail) -> String {
     let mut out = String::new();
+    if tail.services.is_empty() {
+        out.push_str(&record::wrapped(&nothing(None)));
+    }
     for service in &tail.services {
         if !out.is_empty() {
             out.push('\n');
@@ -25,6 +28,15 @@ pub(super) fn printed(tail: &Tail) -> String {
         out.push_str(&format!("\n… and {} more services (--service NAME asks for one)\n", tail.left_out));
     }
     out
+}
+
+/// That there is nothing, of this service or of any, and what to do.
+pub(super) fn nothing(service: Option<&str>) -> String {
+    let what = service.map_or_else(String::new, |name| format!(" of {}", printable(name)));
+    format!(
+        "no requests{what} are stored of this time (up --serve NAME=port:N names a server; docs/serving.md says which are \
+         found without it)"
+    )
 }
 
 fn time(ns: Option<i64>) -> String {
@@ -137,7 +149,7 @@ fn of_slowest(slowest: &Slowest) -> String {
         )));
         for more in excess.parts.iter().filter(|more| more.share >= LEAST_SHARE) {
             let figures = format!("  {:>4.0} %  {:>7}  ", more.share * 100.0, short_duration(more.more_ns));
-            out.push_str(&beside_figures(&figures, &printable(&more.part.words())));
+            out.push_str(&beside_figures(&figures, &printable(&more.text)));
         }
     }
     for shared in &slowest.shared {
@@ -185,9 +197,9 @@ const LEAST_OF_REQUEST: f64 = 0.02;
 
 fn of_example(example: &Example) -> String {
     let least_ns = (example.duration_ns as f64 * LEAST_OF_REQUEST) as i64;
-    let links = example.path.iter().filter(|(_, ns)| *ns >= least_ns);
+    let links = example.path.iter().filter(|link| link.ns >= least_ns);
     let links: Vec<String> =
-        links.map(|(part, ns)| format!("{} {}", short_duration(*ns), printable(&part.words()))).collect();
+        links.map(|link| format!("{} {}", short_duration(link.ns), printable(&link.text))).collect();
     let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
     record::wrapped(&format!(
         "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",

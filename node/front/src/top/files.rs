@@ -29,6 +29,7 @@ pub(super) fn view(view: View, data: &Data) -> anyhow::Result<PathBuf> {
         View::Ranks | View::Heat => shown["board"] = serde_json::to_value(data.board_document())?,
         View::Nodes => shown["samples"] = json!(samples),
         View::Findings => shown["findings"] = table(&data.findings),
+        View::Services => shown["services"] = table(&data.services),
         View::Rank => {
             shown["rank"] = match &data.detail {
                 Some(detail) => json!({

@@ -76,6 +76,9 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     if app.view() == View::Findings {
         data.findings = fetcher.findings();
     }
+    if app.view() == View::Services {
+        data.services = fetcher.services(data.show_at);
+    }
     if app.view() == View::Rank
         && let Some(worst) = data.watched.as_ref().and_then(|watched| watched.ranks.first())
     {

@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ask::output::cell_text;
+use ask::rows::Client;
 use ask::{NoAnswer, Piece, Reply, Target};
 use explain::stacks::{self, StacksAnswer};
 use model::board::{Board, BoardQuestion, Known};
@@ -19,9 +20,10 @@ use model::{LocalRequest, Question, StacksQuestion, StacksWanted, WatchQuestion}
 use parking_lot::Mutex;
 use query_planner::Value;
 use record::unix_now_ns;
-use top::{Answer, NodeSample, RankDetail, questions};
+use top::{Answer, NodeSample, RankDetail, questions, slowest_of};
 
 use super::past;
+use crate::tail;
 
 /// Error that ends the reception of states when enough has come.
 pub(super) const ENOUGH: &str = "enough";
@@ -56,6 +58,9 @@ pub(super) enum Event {
     Past(u64, Result<(Box<Watched>, Option<Box<Board>>), String>),
     Samples(HashMap<String, NodeSample>),
     Findings(Answer),
+    Services(Answer),
+    /// What is known of a service's slowest requests: title and text.
+    Tail(String, String),
     Detail(Box<RankDetail>),
     Answer(Box<Answer>),
     /// Why no states arrive.
@@ -73,6 +78,8 @@ struct Wanted {
     at_ns: Mutex<Option<i64>>,
     /// The span that the command names: it is judged as a whole at its end.
     span_ns: Option<(i64, i64)>,
+    /// Services are looked at.
+    services: AtomicBool,
     /// The job that was shown when another time was chosen, where none was named.
     shown: Mutex<Option<String>>,
 }
@@ -174,6 +181,24 @@ impl Source {
         });
     }
 
+    /// Whether services are looked at: they are asked for only then.
+    pub(super) fn shows_services(&self, they_are: bool) {
+        self.wanted.services.store(they_are, Ordering::Relaxed);
+    }
+
+    /// Fetches what the slowest requests of a service wait for.
+    pub(super) fn tail(&self, service: String) {
+        self.spawn(move |target, wanted, to| {
+            let at_ns = *wanted.at_ns.lock();
+            let span_ns = at_ns.map(|at_ns| (at_ns.saturating_sub(questions::SERVICES_NS), at_ns));
+            let title = slowest_of(&service);
+            let asked = tail::Wanted { service: Some(service), span_ns, ..tail::Wanted::default() };
+            let found = tail::of(target, &Client::of_all(target, TYPED_PATIENCE), asked);
+            let text = found.map(|tail| [vec![tail.text()], tail.coverage.lines()].concat().join("\n"));
+            let _ = to.send(Event::Tail(title, text.unwrap_or_else(|error| format!("{error:#}"))));
+        });
+    }
+
     /// Asks a question that was typed.
     pub(super) fn ask(&self, sql: String) {
         self.spawn(move |target, _, to| {
@@ -264,7 +289,7 @@ fn windows(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     }
 }
 
-/// Fetches hosts and findings now and then.
+/// Fetches hosts and findings now and then, and services while they are looked at.
 fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
     loop {
         let (job, at_ns) = (wanted.job.lock().clone(), *wanted.at_ns.lock());
@@ -274,9 +299,14 @@ fn rest(target: &Target, wanted: &Wanted, to: &Sender<Event>) {
         {
             return;
         }
+        let services = wanted.services.load(Ordering::Relaxed);
+        if services && to.send(Event::Services(fetcher.services(at_ns))).is_err() {
+            return;
+        }
+        let is_as_before = || *wanted.at_ns.lock() == at_ns && (services || !wanted.services.load(Ordering::Relaxed));
         // Another time is fetched soon.
         let started = Instant::now();
-        while started.elapsed() < REST_EVERY && *wanted.at_ns.lock() == at_ns {
+        while started.elapsed() < REST_EVERY && is_as_before() {
             std::thread::sleep(WINDOWS_EVERY);
         }
     }
@@ -354,6 +384,18 @@ impl<'a> Fetcher<'a> {
                 answer
             }
             Err(error) => Answer { notes: vec![format!("findings: {error:#}")], ..Answer::default() },
+        }
+    }
+
+    /// Services up to a time; without one up to now.
+    pub(super) fn services(&self, at_ns: Option<i64>) -> Answer {
+        let until_ns = at_ns.unwrap_or_else(|| self.target.now_ns()).saturating_add(1);
+        match self.rows(questions::services(until_ns), PATIENCE, questions::MOST_FINDINGS) {
+            Ok((mut answer, _)) => {
+                answer.notes.clear();
+                answer
+            }
+            Err(error) => Answer { notes: vec![format!("services: {error:#}")], ..Answer::default() },
         }
     }
 

@@ -17,7 +17,7 @@ use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEventKind, Key
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::crossterm::{execute, queue};
 use ratatui::layout::Rect;
-use top::{App, Data, Key, Look, Wish, draw};
+use top::{App, Data, Key, Look, Overlay, View, Wish, draw};
 
 use super::source::{Event, Source};
 use super::{TopArgs, files};
@@ -100,6 +100,7 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
     let mut screen = Screen::take()?;
     let source = Source::start(target, args.job.clone(), span_ns, forward(to.clone()));
     read_keys(to);
+    source.shows_services(args.view == View::Services);
     let ended =
         Session { app: App::at(args.view), data, look, source, started: Instant::now() }.run(&mut screen, &from);
     drop(screen);
@@ -280,10 +281,14 @@ impl Session {
         Ok(match next {
             In::Fetched(event) => self.fetched(event),
             In::Resized => Then::Draw,
-            In::Key(key) => match self.app.key(key, &self.data) {
-                Some(wish) => self.wish(wish, screen)?,
-                None => Then::Draw,
-            },
+            In::Key(key) => {
+                let wish = self.app.key(key, &self.data);
+                self.source.shows_services(self.app.view() == View::Services);
+                match wish {
+                    Some(wish) => self.wish(wish, screen)?,
+                    None => Then::Draw,
+                }
+            }
             In::Signal(Signal::SIGTSTP) => self.suspend()?,
             // Also after a stop that could not be caught.
             In::Signal(Signal::SIGCONT) => Then::Anew,
@@ -335,6 +340,13 @@ impl Session {
             }
             Event::Samples(samples) => self.data.samples = samples,
             Event::Findings(findings) => self.data.findings = findings,
+            Event::Services(services) => self.data.services = services,
+            Event::Tail(title, text) => {
+                // Unless it was closed meanwhile.
+                if matches!(self.app.overlay(), Overlay::Text(shown, _) if *shown == title) {
+                    self.app.show_text(&title, text);
+                }
+            }
             Event::Detail(detail) => self.data.detail = Some(*detail),
             Event::Answer(answer) => self.data.answer = Some(*answer),
             Event::Failed(of, why) => {
@@ -364,6 +376,7 @@ impl Session {
                 self.data.detail = None;
                 self.source.detail(node, pid, rank);
             }
+            Wish::Tail(service) => self.source.tail(service),
             Wish::Export(view) => {
                 let written = files::view(view, &self.data);
                 self.report_written(written);

@@ -8,6 +8,7 @@ use model::watch::RankNow;
 use crate::data::{Data, Figure};
 use crate::key::Key;
 use crate::questions;
+use crate::units::harmless;
 use crate::view::View;
 
 /// A request to the code that has the terminal and the sockets.
@@ -25,12 +26,21 @@ pub enum Wish {
     At(Option<i64>),
     /// Fetch the details of this rank: its host and process, and its number.
     Detail(String, i64, i64),
+    /// Show what the slowest requests of this service wait for, over the view, under the title
+    /// [`slowest_of`].
+    Tail(String),
     /// Write what this view shows into a file.
     Export(View),
     /// Write the answer to the question that was typed into a file.
     ExportAnswer,
     /// Put this text into the terminal's clipboard.
     Copy(String),
+}
+
+/// The title of what is shown of a service's slowest requests.
+#[must_use]
+pub fn slowest_of(service: &str) -> String {
+    format!("{}: the last ten minutes", harmless(service, 40))
 }
 
 /// The overlay on the view.
@@ -208,7 +218,7 @@ impl App {
         self.order(data);
         match key {
             Key::Char('q') => return Some(Wish::Quit),
-            Key::Char(digit @ '1'..='7') => return self.go(View::ALL[digit as usize - '1' as usize], data),
+            Key::Char(digit @ '1'..='8') => return self.go(View::ALL[digit as usize - '1' as usize], data),
             Key::Tab => return self.go(View::ALL[(self.view.index() + 1) % View::ALL.len()], data),
             Key::BackTab => {
                 return self.go(View::ALL[(self.view.index() + View::ALL.len() - 1) % View::ALL.len()], data);
@@ -367,6 +377,12 @@ impl App {
                 self.view = View::Verdict;
                 Some(Wish::At(Some(at_ns)))
             }
+            View::Services => {
+                let row = data.services.rows.get(*self.services(data).get(self.selected())?)?;
+                let service = row.first()?.clone();
+                self.show_text(&slowest_of(&service), "asking ...".to_owned());
+                Some(Wish::Tail(service))
+            }
             View::Rank => None,
         }
     }
@@ -408,6 +424,7 @@ impl App {
             View::Nodes => self.nodes(data).len(),
             View::Jobs => self.jobs(data).len(),
             View::Findings => self.findings(data).len(),
+            View::Services => self.services(data).len(),
             // Lines of text: the drawing bounds them.
             View::Verdict | View::Rank => usize::MAX,
         };
@@ -449,6 +466,12 @@ impl App {
     pub(crate) fn findings(&self, data: &Data) -> Vec<usize> {
         let passes = |row: &Vec<String>| self.passes(&row.iter().map(String::as_str).collect::<Vec<_>>());
         data.findings.rows.iter().enumerate().filter(|(_, row)| passes(row)).map(|(at, _)| at).collect()
+    }
+
+    /// Indices of the services that are shown.
+    pub(crate) fn services(&self, data: &Data) -> Vec<usize> {
+        let passes = |row: &Vec<String>| self.passes(&row.iter().take(2).map(String::as_str).collect::<Vec<_>>());
+        data.services.rows.iter().enumerate().filter(|(_, row)| passes(row)).map(|(at, _)| at).collect()
     }
 
     /// Sorts the ranks, where anything changed.

@@ -73,6 +73,9 @@ pub struct Data {
     pub error: Option<String>,
     /// Recent findings, newest first; rows of `findings`.
     pub findings: Answer,
+    /// Services on their hosts, those with the most requests first; rows of
+    /// [`services`](crate::questions::services).
+    pub services: Answer,
     /// By node.
     pub samples: HashMap<String, NodeSample>,
     /// Of the rank that is shown.

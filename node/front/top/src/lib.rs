@@ -21,7 +21,7 @@ mod units;
 mod view;
 mod views;
 
-pub use app::{App, Overlay, Wish};
+pub use app::{App, Overlay, Wish, slowest_of};
 pub use data::{Answer, Data, NodeSample, RankDetail};
 pub use key::Key;
 pub use look::{Colours, Look};

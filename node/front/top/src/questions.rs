@@ -18,6 +18,21 @@ pub fn findings() -> String {
     )
 }
 
+/// Length of the time of which services are shown.
+pub const SERVICES_NS: i64 = 600_000_000_000;
+
+/// How long requests took up to a time: a row for each service and host, the most requests first.
+#[must_use]
+pub fn services(until_ns: i64) -> String {
+    let since_ns = until_ns.saturating_sub(SERVICES_NS);
+    format!(
+        "SELECT service, node, sum(count) AS requests, sum(errors) AS failed, approx_quantile(sketch, 0.5) AS p50_ns, \
+         approx_quantile(sketch, 0.9) AS p90_ns, approx_quantile(sketch, 0.99) AS p99_ns, approx_quantile(sketch, 0.999) AS p999_ns, \
+         max(max_ns) AS max_ns FROM request_rollups WHERE bucket_ns >= {since_ns} AND bucket_ns < {until_ns} \
+         GROUP BY service, node ORDER BY requests DESC, service, node LIMIT {MOST_FINDINGS}"
+    )
+}
+
 /// Where a process's time went in a span: what, nanoseconds, how often.
 #[must_use]
 pub fn times_of(node: &str, pid: i64, since_ns: i64, until_ns: i64) -> String {
@@ -90,5 +105,6 @@ pub fn of_view(view: View, watched: Option<&Watched>, rank: Option<(&str, i64)>,
             None => "SELECT DISTINCT node, pid, rank FROM processes WHERE rank IS NOT NULL ORDER BY rank".to_owned(),
         },
         View::Findings => findings(),
+        View::Services => services(until_ns),
     }
 }

@@ -20,12 +20,15 @@ pub enum View {
     Rank,
     /// Findings.
     Findings,
+    /// Services: how long requests take on each host.
+    #[value(help = "Services: how long requests take")]
+    Services,
 }
 
 impl View {
     /// All of them, in the order of their keys.
-    pub const ALL: [Self; 7] =
-        [Self::Verdict, Self::Ranks, Self::Heat, Self::Nodes, Self::Jobs, Self::Rank, Self::Findings];
+    pub const ALL: [Self; 8] =
+        [Self::Verdict, Self::Ranks, Self::Heat, Self::Nodes, Self::Jobs, Self::Rank, Self::Findings, Self::Services];
 
     /// Its name.
     #[must_use]
@@ -38,6 +41,7 @@ impl View {
             Self::Jobs => "jobs",
             Self::Rank => "rank",
             Self::Findings => "findings",
+            Self::Services => "services",
         }
     }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{MS, NOW_NS, data, look, screen};
-use top::{App, Colours, Data, Key, Overlay, View, Wish};
+use top::{App, Colours, Data, Key, Overlay, View, Wish, slowest_of};
 
 fn press(app: &mut App, keys: &str, data: &Data) -> Option<Wish> {
     keys.chars().fold(None, |_, key| app.key(Key::Char(key), data))
@@ -21,9 +21,9 @@ fn views_are_reached_by_number_and_by_tab() {
     app.key(Key::Tab, &data);
     assert_eq!(app.view(), View::Verdict);
     app.key(Key::BackTab, &data);
-    assert_eq!(app.view(), View::Findings);
-    app.key(Key::Char('8'), &data);
-    assert_eq!(app.view(), View::Findings);
+    assert_eq!(app.view(), View::Services);
+    app.key(Key::Char('9'), &data);
+    assert_eq!(app.view(), View::Services);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn sql_is_typed_asked_and_recalled() {
 #[test]
 fn the_sql_of_a_view_is_shown_and_copied() {
     let data = data(16, 5, 20);
-    for view in 1..=7 {
+    for view in 1..=8 {
         let mut app = App::default();
         press(&mut app, &view.to_string(), &data);
         let sql = app.sql(&data);
@@ -147,6 +147,19 @@ fn jobs_nodes_and_findings_lead_on() {
     let mut app = App::at(View::Findings);
     assert_eq!(app.key(Key::Enter, &data), Some(Wish::At(Some(1_699_999_906_000_000_000))));
     assert_eq!(app.view(), View::Verdict);
+}
+
+#[test]
+fn a_service_leads_to_its_slowest_requests() {
+    let data = data(16, 5, 20);
+    let mut app = App::default();
+    press(&mut app, "8jj", &data);
+    assert_eq!(app.view(), View::Services);
+    press(&mut app, "/", &data);
+    "gpu000".chars().for_each(|typed| drop(app.key(Key::Char(typed), &data)));
+    app.key(Key::Enter, &data);
+    assert_eq!(app.key(Key::Enter, &data), Some(Wish::Tail("chat".into())));
+    assert!(matches!(app.overlay(), Overlay::Text(title, _) if *title == slowest_of("chat")));
 }
 
 #[test]
@@ -179,7 +192,7 @@ fn the_selection_stays_within_what_is_there() {
     assert_eq!(app.key(Key::Enter, &data), Some(Wish::Detail("gpu001".into(), 4_005, 5)));
     // No data at all.
     let nothing = Data::default();
-    for view in "1234567".chars() {
+    for view in "12345678".chars() {
         let mut app = App::default();
         press(&mut app, &view.to_string(), &nothing);
         for key in [Key::Enter, Key::Down, Key::End, Key::PageUp, Key::Char('['), Key::Char('}'), Key::Char('s')] {

@@ -40,6 +40,16 @@ pub(crate) fn list() -> Vec<Tool> {
             &[],
         ),
         tool(
+            "diagnose_tail",
+            "Which requests are slow, and why",
+            "Of servers (not jobs): how long requests take (p50 to p99.9, by service and host), and what the slowest 1 % wait \
+             for more than ordinary ones, with examples. Start here when a service is slow.",
+            json!({"service": {"type": "string"}, "tenant": {"type": "string"}, "route": {"type": "string"},
+                "by": {"type": "string", "enum": ["host", "tenant", "route"]},
+                "since": {"type": "string", "description": "else 10m"}, "until": until, "offset": offset}),
+            &[],
+        ),
+        tool(
             "ranks",
             "Scores of ranks",
             "CSV of every rank's scores, the latest first. The culprit of a synchronising job has the LOWEST wait; long waits \
@@ -129,6 +139,19 @@ pub(super) struct Diagnose {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct DiagnoseTail {
+    pub(super) service: Option<String>,
+    pub(super) tenant: Option<String>,
+    pub(super) route: Option<String>,
+    pub(super) by: Option<String>,
+    pub(super) since: Option<String>,
+    pub(super) until: Option<String>,
+    #[serde(default)]
+    pub(super) offset: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Ranks {
     pub(super) job: Option<String>,
     pub(super) since: Option<String>,
@@ -185,7 +208,7 @@ mod tests {
     #[test]
     fn the_definitions_are_few_and_short_and_only_read() {
         let tools = list();
-        assert_eq!(tools.len(), 6);
+        assert_eq!(tools.len(), 7);
         let json = serde_json::to_string(&tools).unwrap();
         assert!(tokens(&json) < 2_500, "{} tokens:\n{json}", tokens(&json));
         for tool in &tools {

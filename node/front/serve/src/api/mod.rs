@@ -1,8 +1,8 @@
 //! The paths under `/api/v1`, and their description, which is generated from the handlers.
 //!
 //! Documents are those of `--format json` of the commands: one model for all. `query` answers
-//! SQL, `documents` requests with one JSON document, `live` sends what changes; `params` has
-//! parameters of several paths, `shapes` the description of answers.
+//! SQL, `documents` and `tail` requests with one JSON document, `live` sends what changes; `params`
+//! has parameters of several paths, `shapes` the description of answers.
 
 mod arrow;
 mod documents;
@@ -11,6 +11,7 @@ mod live;
 mod params;
 mod query;
 mod shapes;
+mod tail;
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub(super) use params::Params;
         description = "SQL over the stores of all hosts of a mesh, and which rank holds a job up, and why. Every answer says who \
                        is in it (coverage); 206 marks one that lacks nodes. Times are Unix nanoseconds, as integers of 64 bits."
     ),
-    components(schemas(encode::Form, query::Explained)),
+    components(schemas(encode::Form, query::Explained, front::tail::By)),
     security(("token" = [])),
     modifiers(&Token)
 )]
@@ -139,6 +140,7 @@ fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(documents::investigations))
         .routes(routes!(documents::schema))
         .routes(routes!(documents::cost))
+        .routes(routes!(tail::tail))
         .routes(routes!(documents::board))
         .routes(routes!(live::findings))
         .routes(routes!(live::findings_events))

@@ -178,7 +178,8 @@ fn parsed<'de, D: Deserializer<'de>, T>(
     text.map(|text| parse(&text).map_err(serde::de::Error::custom)).transpose()
 }
 
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+/// A length of time.
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     parsed(from, parse_duration)
 }
 
@@ -199,12 +200,14 @@ pub(super) fn when<'de, D: Deserializer<'de>>(from: D) -> Result<Option<When>, D
     parsed(from, parse_when_or_ns)
 }
 
-fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+/// Names by commas.
+pub(super) fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     let split = |text: &str| Ok(text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect());
     parsed(from, split).map(Option::unwrap_or_default)
 }
 
-fn labels<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
+/// Labels by commas.
+pub(super) fn labels<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
     let split = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(parse_label).collect();
     parsed(from, split).map(Option::unwrap_or_default)
 }

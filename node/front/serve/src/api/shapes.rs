@@ -202,6 +202,21 @@ pub(super) struct Bill {
     coverage: Coverage,
 }
 
+/// How long requests take, and what the slowest have more of: the document of `rankmesh tail
+/// --format json` (docs/serving.md).
+#[derive(ToSchema)]
+pub(super) struct Tail {
+    version: u32,
+    since_ns: i64,
+    until_ns: i64,
+    by: front::tail::By,
+    /// Those with the most requests first.
+    services: Vec<front::tail::Service>,
+    /// Services that are not among them, since there were too many.
+    left_out: u64,
+    coverage: Coverage,
+}
+
 /// What ranks did, window by window (docs/top.md). Times of cells are microseconds, null where not
 /// known.
 #[derive(ToSchema)]

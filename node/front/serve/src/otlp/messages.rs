@@ -7,13 +7,13 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, metric,
-    number_data_point,
+    AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics,
+    ScopeMetrics, Sum, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use serde_json::{Map, Value as Json};
 
-use crate::series::{Kind, METRICS, Series};
+use crate::series::{Counts, Kind, METRICS, Series, Value};
 
 /// A longer attribute is left out, and counted in the record: collectors refuse requests of some
 /// megabytes.
@@ -51,24 +51,44 @@ fn scope() -> InstrumentationScope {
 
 /// Metrics at a time, Unix nanoseconds, with the names that they have in Prometheus.
 pub(super) fn metrics(agent: &str, series: &Series, at_ns: u64) -> ExportMetricsServiceRequest {
-    let mut all: Vec<Vec<NumberDataPoint>> = METRICS.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<(Vec<NumberDataPoint>, Vec<HistogramDataPoint>)> =
+        METRICS.iter().map(|_| Default::default()).collect();
     for point in series.points() {
-        all[point.of].push(NumberDataPoint {
-            attributes: point.labels.iter().map(|(name, value)| attribute(name, text(value))).collect(),
-            time_unix_nano: at_ns,
-            value: Some(number_data_point::Value::AsDouble(point.value)),
-            ..NumberDataPoint::default()
-        });
+        let attributes = point.labels.iter().map(|(name, value)| attribute(name, text(value))).collect();
+        let (numbers, histograms) = &mut all[point.of];
+        match &point.value {
+            Value::Number(value) => numbers.push(NumberDataPoint {
+                attributes,
+                time_unix_nano: at_ns,
+                value: Some(number_data_point::Value::AsDouble(*value)),
+                ..NumberDataPoint::default()
+            }),
+            Value::Counts(Counts { sum, count, buckets }) => histograms.push(HistogramDataPoint {
+                attributes,
+                time_unix_nano: at_ns,
+                count: *count,
+                sum: Some(*sum),
+                bucket_counts: buckets.iter().map(|(_, count)| *count).collect(),
+                // What is beyond the last bound has none.
+                explicit_bounds: buckets.iter().map(|(bound, _)| *bound).filter(|bound| bound.is_finite()).collect(),
+                ..HistogramDataPoint::default()
+            }),
+        }
     }
-    let of = METRICS.iter().zip(all).filter(|(_, points)| !points.is_empty()).map(|(of, data_points)| Metric {
+    let is_of_some = |(numbers, histograms): &(Vec<_>, Vec<_>)| !numbers.is_empty() || !histograms.is_empty();
+    let of = METRICS.iter().zip(all).filter(|(_, points)| is_of_some(points)).map(|(of, points)| Metric {
         name: of.name.to_owned(),
         description: of.help.to_owned(),
         data: Some(match of.kind {
-            Kind::Gauge => metric::Data::Gauge(Gauge { data_points }),
+            Kind::Gauge => metric::Data::Gauge(Gauge { data_points: points.0 }),
             Kind::Counter => metric::Data::Sum(Sum {
-                data_points,
+                data_points: points.0,
                 aggregation_temporality: AggregationTemporality::Cumulative.into(),
                 is_monotonic: true,
+            }),
+            Kind::Histogram => metric::Data::Histogram(Histogram {
+                data_points: points.1,
+                aggregation_temporality: AggregationTemporality::Cumulative.into(),
             }),
         }),
         ..Metric::default()
@@ -129,4 +149,31 @@ pub(super) fn logs(agent: &str, log_records: Vec<LogRecord>) -> ExportLogsServic
     let of = ScopeLogs { scope: Some(scope()), log_records, ..ScopeLogs::default() };
     let of = ResourceLogs { resource: Some(resource(agent)), scope_logs: vec![of], ..ResourceLogs::default() };
     ExportLogsServiceRequest { resource_logs: vec![of] }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::watch::{AgentNow, REQUEST_BOUNDS_NS, ServiceNow, Watched};
+
+    use super::*;
+    use crate::snapshot::Snapshot;
+
+    #[test]
+    fn durations_of_requests_are_a_histogram_with_one_count_more_than_bounds() {
+        let durations: Vec<u64> = (0..=REQUEST_BOUNDS_NS.len() as u64).collect();
+        let all = durations.iter().sum::<u64>();
+        let chat = ServiceNow { name: "chat".into(), count: all + 1, errors: 1, sum_ns: 7_500_000_000, durations };
+        let own = Some(AgentNow { services: vec![chat], ..AgentNow::default() });
+        let watched = Watched { agent: "n0".into(), own, ..Watched::default() };
+        let message =
+            metrics("n0", &Series::of(&Snapshot { watched, ..Snapshot::default() }, 1_000), 1_700_000_000_000_000_000);
+        let sent = &message.resource_metrics[0].scope_metrics[0].metrics;
+        let sent = sent.iter().find(|metric| metric.name == "rankmesh_request_duration_seconds").unwrap();
+        let Some(metric::Data::Histogram(Histogram { data_points, .. })) = &sent.data else { panic!("{sent:?}") };
+        let [point] = &data_points[..] else { panic!("{data_points:?}") };
+        assert_eq!((point.count, point.sum), (all, Some(7.5)));
+        assert_eq!(point.explicit_bounds.len() + 1, point.bucket_counts.len());
+        assert_eq!((point.explicit_bounds[0], point.bucket_counts[31]), (0.001, 31));
+        assert_eq!(point.attributes[1], attribute("service", text("chat")));
+    }
 }

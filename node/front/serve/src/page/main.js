@@ -1,5 +1,5 @@
-// The page: one time and one job, and views of them: the verdict, ranks over time, nodes, findings,
-// SQL. What stands now comes as events; of a time of the past it is asked for once.
+// The page: one time and one job, and views of them: the verdict, ranks over time, services, nodes,
+// findings, SQL. What stands now comes as events; of a time of the past it is asked for once.
 "use strict";
 
 import { events, json, request, signInByLink, signOut, signedIn, useToken } from "./api.js";
@@ -7,6 +7,7 @@ import { open as openConsole, timeChanged } from "./console.js";
 import { Heat } from "./heat.js";
 import { NodeMap } from "./map.js";
 import { openRank } from "./rank.js";
+import { Services } from "./services.js";
 import { duration, element, table } from "./table.js";
 import { TimePicker, clock } from "./time.js";
 
@@ -16,8 +17,9 @@ const STALE_MS = 6000, WINDOWS_MS = 1000;
 const WINDOW_MS = [500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000, 1800000], CELLS = 1e6;
 let watched = null, heard = 0, job = null, stop = null, kept = null;
 
-const time = new TimePicker(() => { heat.clear(); follow(); timeChanged(time.given); showFindings(); });
+const time = new TimePicker(() => { heat.clear(); follow(); timeChanged(time.given); showFindings(); services.changed(); });
 const heat = new Heat($("map-frame"), $("map"), $("map-labels"), (text) => { $("cell").textContent = text; }, (rank) => rank && pick(rank));
+const services = new Services(() => time.given);
 const nodes = new NodeMap($("nodes-frame"), $("nodes-map"), (text) => { $("node-said").textContent = text; }, (node) => showNode(node));
 
 function tab(name) {
@@ -29,6 +31,7 @@ function tab(name) {
   }
   if (name === "ranks") heat.draw();
   if (name === "nodes") nodes.draw();
+  services.look(name === "services");
 }
 
 const gone = (coverage) => coverage.missing.map((of) => `${of.node}: ${of.reason}`);

@@ -9,6 +9,7 @@ mod nodes;
 mod overlay;
 mod rank;
 mod ranks;
+mod services;
 mod table;
 mod verdict;
 
@@ -70,6 +71,7 @@ fn view(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look: &Look) {
         View::Jobs => jobs::draw(to, area, app, data, look),
         View::Rank => rank::draw(to, area, app, data, look),
         View::Findings => findings::draw(to, area, app, data, look),
+        View::Services => services::draw(to, area, app, data, look),
     }
 }
 
@@ -108,6 +110,7 @@ pub fn plain(app: &mut App, data: &Data, look: &Look, width: u16, now_ms: u64) -
         View::Nodes => app.nodes(data).len(),
         View::Jobs => app.jobs(data).len(),
         View::Findings => app.findings(data).len(),
+        View::Services => app.services(data).len(),
         View::Verdict | View::Rank => 200,
     };
     let height = u16::try_from(rows + 3).unwrap_or(u16::MAX).min(u16::MAX / width.max(1)).max(4);

@@ -12,10 +12,10 @@ use crate::look::Look;
 use crate::units::harmless;
 
 const HELP: &str = "\
-1-7, tab   verdict, ranks, heat map, nodes, jobs, one rank, findings
+1-8, tab   verdict, ranks, heat map, nodes, jobs, rank, findings, services
 up down    select (also j k, page up and down, home, end)
 enter      a rank from ranks or heat map; a job's ranks; a host's ranks;
-           the time of a finding
+           the time of a finding; what a service's slowest requests wait for
 esc        back; clears the filter
 /          filter: a rank's number, or a part of a host's name or role
 s          sort ranks: worst first, by rank, host, lateness, wait

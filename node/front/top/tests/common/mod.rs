@@ -156,6 +156,15 @@ pub fn data(ranks: usize, late: usize, windows: usize) -> Data {
         ],
         ..Answer::default()
     };
+    let row = |cells: [&str; 9]| cells.map(str::to_owned).to_vec();
+    data.services = Answer {
+        rows: vec![
+            row(["chat", "gpu000", "1234567", "12", "5023456.5", "7000000", "84912345.25", "85000000", "91000000"]),
+            row(["chat", "gpu001", "9876", "0", "4900000", "6900000", "12000000", "20000000", "20000000"]),
+            row(["embed\u{1b}[2J", "gpu001", "3", "3", "", "", "", "", ""]),
+        ],
+        ..Answer::default()
+    };
     data.detail = Some(RankDetail {
         of: (node_of(late), 4_000 + late as i64),
         times: vec![
