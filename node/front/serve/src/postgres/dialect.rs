@@ -8,9 +8,10 @@ mod calls;
 mod functions;
 mod made;
 pub(super) mod moments;
+pub(super) mod numbers;
 mod times;
 
-use super::infer::{COMPARISONS, Columns, Inferred, kind_at, operand_before};
+use super::infer::{Columns, Inferred, kind_at, operand_before};
 use super::tokens::{Kind, Token, closing, is_at, joined, parts, past_type, strings};
 pub(super) use made::Made;
 use moments::{interval, moment};
@@ -46,70 +47,27 @@ pub(super) fn with_now(tokens: &[Token], now_ns: i64) -> Option<Vec<Token>> {
     (new.len() != tokens.len()).then_some(new)
 }
 
-/// Whether a text of it is compared with something.
-pub(super) fn compares_texts(tokens: &[Token]) -> bool {
-    (0..tokens.len()).any(|at| tokens[at].string().is_some() && is_compared(tokens, at))
+/// Whether a text of it is a timestamp.
+pub(super) fn has_moments(tokens: &[Token]) -> bool {
+    tokens.iter().any(|token| token.string().is_some_and(|text| moment(&text).is_some()))
 }
 
-/// Numbers in place of texts that are compared with numbers, as PostgreSQL reads them: timestamps
-/// beside integers, as `$__timeFilter(ts_ns)` of Grafana has them, and `'5'`. None where there are
-/// none.
+/// Timestamps in place of texts beside integers, as `$__timeFilter(ts_ns)` of Grafana has them;
+/// none where there are none.
 ///
 /// # Errors
-/// The text beside a number is none: SQLite would compare the two as different kinds of values, and
-/// the answer would be empty, or have all rows.
-pub(super) fn with_numbers(tokens: &[Token], columns: &Columns) -> Result<Option<Vec<Token>>, NoNumber> {
+/// There are too many.
+pub(super) fn with_moments(tokens: &[Token], columns: &Columns) -> Result<Option<Vec<Token>>, String> {
     let (mut new, mut made) = (tokens.to_vec(), Made::default());
     for (at, token) in tokens.iter().enumerate() {
-        let Some(text) = token.string() else { continue };
-        let time = moment(&text);
-        if time.is_none() && !is_compared(tokens, at) {
-            continue;
+        if let Some(ns) = token.string().and_then(|text| moment(&text)) {
+            made.pass(tokens.len())?;
+            if kind_at(tokens, columns, at) == Some(Inferred::Integer) {
+                new[at] = number(ns, token.at);
+            }
         }
-        // (A long list of texts is one of names: what comes so late in it is left as it is.)
-        match made.pass(tokens.len()) {
-            Err(error) if time.is_some() => return Err(NoNumber::TooMany(error)),
-            Err(_) => break,
-            Ok(()) => {}
-        }
-        let wanted = kind_at(tokens, columns, at).filter(|kind| kind.is_number());
-        new[at] = match (wanted, time) {
-            (Some(Inferred::Integer), Some(ns)) => number(ns, token.at),
-            // (In parentheses: a sign before it must not begin a comment.)
-            (Some(_), _) if is_number(text.trim()) => Token::new(Kind::Number, format!("({})", text.trim()), token.at),
-            (Some(_), None) => return Err(NoNumber::Text(text)),
-            _ => continue,
-        };
     }
     Ok((new != tokens).then_some(new))
-}
-
-/// Why a text cannot stand beside a number.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoNumber {
-    /// It is none.
-    Text(String),
-    /// There are too many of them; what was being done.
-    TooMany(String),
-}
-
-/// Whether a value is compared: with one value, with a range, with those of a list.
-fn is_compared(tokens: &[Token], at: usize) -> bool {
-    let is = |at: usize, texts: &[&str]| tokens.get(at).is_some_and(|token| texts.iter().any(|text| token.is(text)));
-    let before = at.checked_sub(1);
-    is(at + 1, COMPARISONS)
-        || before.is_some_and(|before| {
-            is(before, COMPARISONS)
-                || is(before, &["between", "and"])
-                || (is(before, &["(", ","]) && is(at + 1, &[")", ","]))
-        })
-}
-
-/// Whether a text is a number, as both PostgreSQL and SQLite write one.
-fn is_number(text: &str) -> bool {
-    text.trim_start_matches(['+', '-']).starts_with(|first: char| first.is_ascii_digit() || first == '.')
-        && text.chars().all(|c| c.is_ascii_digit() || ".eE+-".contains(c))
-        && text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 fn text_at(tokens: &[Token], at: usize) -> Option<String> {

@@ -115,6 +115,18 @@ pub(super) fn kind_at(tokens: &[Token], columns: &Columns, at: usize) -> Option<
     Look::new(tokens, columns).parameter(at)
 }
 
+/// Whether the column whose name ends with a token is one of numbers, of a table in the FROM of its
+/// SELECT; not where that reads from another SELECT as well.
+pub(super) fn column_at<'a>(tokens: &'a [Token], columns: &'a Columns) -> impl Fn(usize) -> bool + 'a {
+    let scopes = Scopes::of(tokens);
+    let name = |at: usize| Some(tokens.get(at)?.name()?.to_ascii_lowercase());
+    move |at| {
+        let table = at.checked_sub(2).filter(|_| tokens[at - 1].is(".")).and_then(name);
+        let kind = name(at).and_then(|name| scopes.kind_here(columns, table.as_deref(), &name, at));
+        kind.is_some_and(Inferred::is_number)
+    }
+}
+
 /// Where the operand begins that ends before `end`; none where no value ends there.
 pub(super) fn operand_before(tokens: &[Token], end: usize) -> Option<usize> {
     let columns = Columns::default();

@@ -33,7 +33,7 @@ use query_planner::{ColumnMeta, Value};
 
 use super::catalog::{Catalog, Found};
 use super::copy::{Copy, Form};
-use super::dialect::NoNumber;
+use super::dialect::numbers;
 use super::infer::{Inferred, Parameter};
 use super::literals::literals;
 use super::running::{Next, Running};
@@ -493,23 +493,25 @@ impl Handler {
         Ok(infer::parameters(&statement.tokens, &columns, count))
     }
 
-    /// The statement with the time of `now()`, and with numbers in place of texts that are compared
-    /// with them.
+    /// The statement with the time of `now()`, and with times in place of texts that are compared
+    /// with them. Other texts that are compared with numbers are refused.
     async fn timed<C: ClientInfo>(&self, client: &C, statement: &Statement) -> PgWireResult<Statement> {
         let now = jiff::Timestamp::now().as_nanosecond();
         let mut timed = statement.clone();
         if let Some(tokens) = dialect::with_now(&timed.tokens, i64::try_from(now).unwrap_or(i64::MAX)) {
             timed = timed.of_tokens(&tokens)?;
         }
-        if dialect::compares_texts(&timed.tokens) {
+        let (has_moments, may_differ) = (dialect::has_moments(&timed.tokens), numbers::may_be(&timed.tokens));
+        if has_moments || may_differ {
             let columns = self.asking.columns(&auth::who(client)).await;
             let columns = columns.map_err(|problem| errors::of_problem(&problem))?;
-            let with_numbers = dialect::with_numbers(&timed.tokens, &columns).map_err(|error| match error {
-                NoNumber::Text(text) => errors::no_number(&text),
-                NoNumber::TooMany(error) => errors::syntax(error),
-            });
-            if let Some(tokens) = with_numbers? {
+            if has_moments
+                && let Some(tokens) = dialect::with_moments(&timed.tokens, &columns).map_err(errors::syntax)?
+            {
                 timed = timed.of_tokens(&tokens)?;
+            }
+            if may_differ && let Some(text) = numbers::first(&timed.tokens, &columns) {
+                return Err(errors::no_number(&text));
             }
         }
         Ok(timed)

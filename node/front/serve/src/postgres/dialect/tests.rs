@@ -73,7 +73,7 @@ fn times_are_nanoseconds() {
 #[test]
 fn a_text_beside_a_time_is_a_time_and_elsewhere_a_text() {
     let columns = Columns::of_tables(&["t"], &[("ts_ns", "INTEGER"), ("func", "TEXT")]);
-    let whole = |sql: &str| with_numbers(&tokens(sql).unwrap(), &columns).unwrap().map(|tokens| joined(&tokens));
+    let whole = |sql: &str| with_moments(&tokens(sql).unwrap(), &columns).unwrap().map(|tokens| joined(&tokens));
     let of =
         |sql: &str| Some(whole(&format!("SELECT 1 FROM t WHERE {sql}"))?["SELECT 1 FROM t WHERE ".len()..].to_owned());
     assert_eq!(
@@ -86,31 +86,46 @@ fn a_text_beside_a_time_is_a_time_and_elsewhere_a_text() {
 }
 
 #[test]
-fn a_text_beside_a_number_is_one_or_an_error() {
-    let columns = Columns::of_tables(&["t"], &[("rank", "INTEGER"), ("func", "TEXT")]);
-    let of = |sql: &str| {
-        let new = with_numbers(&tokens(&format!("SELECT func FROM t WHERE {sql}")).unwrap(), &columns);
-        new.map(|new| new.map(|tokens| joined(&tokens)["SELECT func FROM t WHERE ".len()..].to_owned()))
-    };
-    let none = |text: &str| Err(NoNumber::Text(text.to_owned()));
-    for (sql, text) in [
+fn a_text_that_is_compared_with_a_column_of_numbers_is_a_number() {
+    let mut columns = Columns::of_tables(&["t", "u"], &[("rank", "INTEGER"), ("func", "TEXT"), ("attributes", "TEXT")]);
+    columns.add("r", "status", "INTEGER");
+    let of = |sql: &str| numbers::first(&tokens(sql).unwrap(), &columns);
+    for (condition, text) in [
         ("rank > 'x'", "x"),
         ("'1 1' = rank", "1 1"),
-        ("rank IN (1, 'x')", "x"),
+        ("func = 'a' AND t.rank NOT IN (1, '2', 'x')", "x"),
         ("rank BETWEEN '0' AND 'nine'", "nine"),
-        ("length(func) = ''", ""),
-        ("rank = 'inf'", "inf"),
+        ("(rank = 'inf')", "inf"),
         ("rank = '2024-13-01'", "2024-13-01"),
+        ("rank = ''", ""),
     ] {
-        assert_eq!(of(sql), none(text), "{sql}");
+        assert_eq!(
+            of(&format!("SELECT func FROM t WHERE {condition} ORDER BY 1")).as_deref(),
+            Some(text),
+            "{condition}"
+        );
     }
-    assert_eq!(
-        of("length(func) > ' 5' AND rank = '1.5e0' AND rank = '-1'").unwrap().unwrap(),
-        "length ( func ) > (5) AND rank = (1.5e0) AND rank = (-1)"
-    );
-    for same in ["func > 'x' AND rank = 1", "func IN ('a', 'b')", "coalesce(func, 'x') = 'y'", "'x' = 'y'", "x > 'y'"] {
-        assert_eq!(of(same), Ok(None), "{same}");
+    for right in [
+        "rank = '5' AND rank <> ' -1.5e0 ' AND func > 'x'",
+        "func IN ('a', 'b') AND 'x' = func AND 'x' = 'y'",
+        "attributes ->> '$.epoch' = rank AND rank = attributes ->> '$.epoch'",
+        "rank = 'x' || func AND rank || 'x' = 'y'",
+        "iif(rank >= 0, rank, 'none') = 'none' AND ifnull(rank, '-') = '-' AND nullif(rank, '') = 1",
+        "CASE rank WHEN 1 THEN 'one' ELSE 'x' END = 'one'",
+        "length(func) = 'x' AND missing = 'x' AND v.rank = 'x'",
+        "(rank, func) = (1, 'x')",
+    ] {
+        assert_eq!(of(&format!("SELECT func FROM t WHERE {right}")), None, "{right}");
     }
+    for right in [
+        "SELECT * FROM (SELECT CASE WHEN status >= 500 THEN 'failed' END AS status FROM r) AS source WHERE source.status = 'failed'",
+        "SELECT * FROM t JOIN (SELECT 'a' AS rank) x USING (func) WHERE rank = 'a'",
+        "SELECT (SELECT 1 FROM (SELECT 'a' AS status) x WHERE status = 'a') FROM r",
+        "SELECT lag(func, 1, 'none') OVER (ORDER BY rank) FROM t WHERE func = 'x'",
+    ] {
+        assert_eq!(of(right), None, "{right}");
+    }
+    assert_eq!(of("WITH t AS (SELECT 'a' AS rank) SELECT * FROM t WHERE rank = 'a'"), None);
 }
 
 #[test]
@@ -149,7 +164,8 @@ proptest::proptest! {
         if let Ok(tokens) = tokens(&sql) {
             let _ = rewritten(&tokens);
             let _ = with_now(&tokens, 1);
-            let _ = with_numbers(&tokens, &Columns::default());
+            let _ = with_moments(&tokens, &Columns::default());
+            let _ = numbers::first(&tokens, &Columns::default());
         }
     }
 }

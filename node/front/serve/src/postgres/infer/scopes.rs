@@ -50,6 +50,8 @@ struct Scope {
     to: usize,
     reads: Vec<Read>,
     is_select: bool,
+    /// A SELECT of its own is in its FROM.
+    reads_select: bool,
     in_from: bool,
     /// A table comes next.
     expects: bool,
@@ -93,6 +95,7 @@ impl Scopes {
         while at < tokens.len() {
             let expects = std::mem::take(&mut now.expects);
             if is_any(at, &["(", "["]) {
+                now.reads_select |= expects;
                 around.push(std::mem::replace(&mut now, Scope::beginning(at + 1)));
             } else if is_any(at, &[")", "]"]) {
                 let outer = around.pop().unwrap_or_else(|| Scope::beginning(at + 1));
@@ -127,6 +130,15 @@ impl Scopes {
         all.push(Scope { to, ..now });
         all.extend(around.into_iter().rev().map(|scope| Scope { to, ..scope }));
         Self(all)
+    }
+
+    /// The type of the column of this name at a token, where the SELECT around it reads tables alone;
+    /// none where that has no such column, or something is read by another name than a table's.
+    pub(super) fn kind_here(&self, columns: &Columns, table: Option<&str>, name: &str, at: usize) -> Option<Inferred> {
+        let mut around = self.0.iter().filter(|scope| scope.is_select && (scope.from..scope.to).contains(&at));
+        let scope = around.next().filter(|scope| !scope.reads_select)?;
+        let is_it = |read: &&Read| table.is_none_or(|table| read.name == table);
+        columns.of(scope.reads.iter().filter(is_it), name)?
     }
 
     /// The type of the column of this name, at a token: none inside where its tables do not tell, none
