@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::card::{Card, Entry, Roll, SealedCard};
 use super::cell::{CellId, Stand, cell_for, hash_of};
-use super::report::{Bits, Sums};
+use super::report::{Hosts, Sums};
 use super::table::Table;
 use crate::member::MemberState;
 
@@ -130,11 +130,12 @@ pub(crate) struct People {
 pub(crate) struct Summary {
     pub(crate) living: HashSet<u64>,
     pub(crate) sums: Sums,
-    pub(crate) jobs: Vec<(String, Bits)>,
+    pub(crate) jobs: Vec<(String, Hosts)>,
     pub(crate) more_jobs: u32,
 }
 
-/// Sums up what the living tell; jobs by the positions of their hosts in the roll.
+/// Sums up what the living tell; jobs by the positions of their hosts in the roll, of too many those
+/// with most hosts: these are the ones that have hosts in other cells, too.
 pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, most_jobs: usize) -> Summary {
     let (mut living, mut sums) = (HashSet::new(), Sums::default());
     let mut catalogues: Vec<u64> = Vec::new();
@@ -157,8 +158,14 @@ pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, mos
     let bytes: Vec<u8> = catalogues.iter().flat_map(|hash| hash.to_le_bytes()).collect();
     sums.catalogues = hash_of(&[b"catalogues", &bytes]) as u64;
     let more_jobs = u32::try_from(jobs.len().saturating_sub(most_jobs)).unwrap_or(u32::MAX);
-    let of_job = |hosts: &HashSet<u64>| Bits::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
-    let jobs = jobs.iter().take(most_jobs).map(|(job, hosts)| ((*job).to_owned(), of_job(hosts))).collect();
+    let of_job = |hosts: &HashSet<u64>| Hosts::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
+    let mut named: Vec<(&str, &HashSet<u64>)> = jobs.iter().map(|(job, hosts)| (*job, hosts)).collect();
+    if named.len() > most_jobs {
+        named.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+        named.truncate(most_jobs);
+        named.sort_unstable_by_key(|(job, _)| *job);
+    }
+    let jobs = named.into_iter().map(|(job, hosts)| (job.to_owned(), of_job(hosts))).collect();
     Summary { living, sums, jobs, more_jobs }
 }
 
