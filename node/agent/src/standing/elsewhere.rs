@@ -309,7 +309,7 @@ mod tests {
             all.get(&7).and_then(|judges: &ByJudge| judges.get("a")).map(of)
         };
         assert_eq!(heard(), None, "of another job, and none at all");
-        state.receive("a", &[7], &[first.clone()]);
+        state.receive("a", &[7], std::slice::from_ref(&first));
         let (window, at_ns) = heard().expect("it is heard");
         let ago_ns = 4_000_000_000;
         assert_eq!(window, 5);
