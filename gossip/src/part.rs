@@ -36,7 +36,7 @@ pub(crate) struct Part {
     own: Vec<Member>,
     /// Facts of the cards of others, by the card, with the jobs that are in them.
     facts: HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
-    /// Facts of those of the cell that was left last, which had no card there perhaps.
+    /// Facts of those of the cells that were left, which had no card there perhaps.
     before: HashMap<String, Arc<NodeFacts>>,
     /// How many of these may live.
     alive: usize,
@@ -239,7 +239,7 @@ impl Part {
     pub(crate) fn leave_cell(&mut self) {
         self.alive = 0;
         let living = self.own.drain(..).filter(Member::may_live);
-        self.before = living.map(|member| (member.name, member.facts)).collect();
+        self.before.extend(living.map(|member| (member.name, member.facts)));
         self.told = None;
     }
 

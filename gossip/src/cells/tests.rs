@@ -367,6 +367,26 @@ fn jobs_are_found_by_host_and_what_is_not_named_is_said() {
     assert!(summary.living.contains(&name_hash(&mates[0].entry.card.name)));
 }
 
+#[test]
+fn who_lived_in_cells_that_were_left_is_not_left_out() {
+    let mut own = node(1);
+    let place = own.entry.place;
+    let mate = |of: &Cells| Mate::new(of.card().clone(), MemberState::Live, Tells::default());
+    own.set_mates((2..10).map(|n| mate(&node(n))).collect(), Duration::ZERO);
+    own.go(CellId::of(place, 1), Vec::new(), SECOND);
+    let near: Vec<u16> = of_half(is_high(1)).filter(|n| *n >= 10).take(2).collect();
+    own.set_mates(near.iter().map(|n| mate(&settled(*n))).collect(), SECOND);
+    own.go(CellId::of(place, 2), Vec::new(), 5 * SECOND);
+    let mut all: Vec<String> = (2..10).chain(near).map(|n| format!("n{n}")).collect();
+    all.sort();
+    for (seconds, state) in [(10, MemberState::Unconfirmed), (100, MemberState::Dead)] {
+        let people = own.people(seconds * SECOND);
+        assert!(people.iter().all(|person| person.state == state), "{people:?}");
+        assert_eq!(people.iter().map(|person| person.card().name.clone()).collect::<Vec<_>>(), all);
+    }
+    assert!(own.people(4_000 * SECOND).is_empty(), "an hour later");
+}
+
 proptest! {
     #[test]
     fn no_payload_breaks_a_node(kind in 0u8..13, tail in proptest::collection::vec(any::<u8>(), 0..300)) {
