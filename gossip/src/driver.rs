@@ -280,6 +280,9 @@ impl Driver {
                 }
                 Some(note) = self.notes.recv() => {
                     if let Some(part) = &mut self.part {
+                        if part.wakes() {
+                            part.pass(Some((self.directory.mates(), self.directory.list())));
+                        }
                         part.receive(note);
                         self.act().await;
                     }
@@ -307,7 +310,12 @@ impl Driver {
         let look = self.chitchat.with_chitchat(|chitchat| directory.look(chitchat, Instant::now(), &elsewhere)).await;
         self.outranked_by = look.outranked_by;
         let Some(part) = &mut self.part else { return look.members };
-        part.pass(look.members.map(|own| (self.directory.mates(), own)));
+        if part.rests(look.members.as_deref()) {
+            return look.members;
+        }
+        let untold = part.wakes();
+        let own = look.members.or_else(|| untold.then(|| self.directory.list()));
+        part.pass(own.map(|own| (self.directory.mates(), own)));
         self.outranked_by = self.outranked_by.max(part.outranked_by());
         let list = part.list();
         self.act().await;

@@ -98,11 +98,12 @@ impl Directory {
     /// The members of the own cell but this node, for the protocol between cells.
     pub(crate) fn mates(&self) -> Vec<Mate> {
         let newest = self.newest().into_values().filter(|(id, ..)| **id != self.self_id);
-        let mate = |(_, seen, state): (&ChitchatId, &Seen, MemberState)| {
-            let (entry, seal) = seen.card.clone()?;
-            Some(Mate { entry, seal, state, tells: Arc::clone(&seen.tells) })
+        let mate = |(id, seen, state): (&ChitchatId, &Seen, MemberState)| {
+            let card = || (Arc::new(part::entry_without_card(id, &seen.facts)), Arc::from(""));
+            let (entry, seal) = seen.card.clone().unwrap_or_else(card);
+            Mate { entry, seal, state, tells: Arc::clone(&seen.tells) }
         };
-        newest.filter_map(mate).collect()
+        newest.map(mate).collect()
     }
 
     /// Whether missing heartbeats prove nothing about others now. There are many looks within
@@ -271,12 +272,11 @@ impl Seen {
     /// Whether the member is of the cell. Before the mesh has several nobody tells a card.
     fn read_card(&mut self, id: &ChitchatId, text: &str, sealing: &Sealing, cell: CellId) -> bool {
         if text.is_empty() {
-            let entry = (cell == CellId::WHOLE).then(|| part::entry_without_card(id, &self.facts));
-            // It says the same as before, mostly.
-            if self.card.as_ref().map(|(entry, _)| entry.id) != entry.as_ref().map(|entry| entry.id) {
-                self.card = entry.map(|entry| (Arc::new(entry), "".into()));
-            }
-        } else if self.card_text != text || self.card.is_none() {
+            self.card = None;
+            self.card_text.clear();
+            return cell == CellId::WHOLE;
+        }
+        if self.card_text != text || self.card.is_none() {
             self.card = part::card_of(text, id, cell, sealing).map(|(entry, seal)| (Arc::new(entry), seal));
         }
         text.clone_into(&mut self.card_text);

@@ -36,8 +36,13 @@ pub(crate) struct Part {
     own: Vec<Member>,
     /// Facts of the cards of others, by the card, with the jobs that are in them.
     facts: HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
-    /// Facts of those of the cell that was left last, which had no card there perhaps.
+    /// Facts of those of the cells that were left, which had no card there perhaps.
     before: HashMap<String, Arc<NodeFacts>>,
+    /// How many of these may live.
+    alive: usize,
+    /// Whether there was nothing to do at the last look, and `own` is what the cell's gossip knows.
+    rested: bool,
+    is_told: bool,
     /// What the list was made of, and how many looks ago.
     shown: (u64, bool),
     looks: u32,
@@ -49,6 +54,10 @@ pub(crate) struct Part {
 /// The rack that a node's facts name; none where it is too long to be one.
 fn rack_of(facts: &NodeFacts) -> String {
     facts.labels.get(RACK).filter(|rack| rack.len() <= MAX_RACK_BYTES).cloned().unwrap_or_default()
+}
+
+fn living(members: &[Member]) -> usize {
+    members.iter().filter(|member| member.may_live()).count()
 }
 
 /// What a node tells within its cell that delegates sum up.
@@ -104,6 +113,9 @@ impl Part {
             using,
             began,
             own: Vec::new(),
+            alive: 0,
+            rested: false,
+            is_told: false,
             facts: HashMap::new(),
             before: HashMap::new(),
             shown: (0, false),
@@ -125,8 +137,24 @@ impl Part {
 
     /// Whether more than one cell is there, or has to be.
     pub(crate) fn is_used(&self) -> bool {
-        let alive = self.own.iter().filter(|member| member.may_live()).count();
-        self.cells.is_one_of_many() || alive > self.using.most
+        self.cells.is_one_of_many() || self.alive > self.using.most
+    }
+
+    /// Whether there is nothing to do, now as at the last look: a mesh of one cell pays for nothing
+    /// of all this. `own` are the members of the cell, where anything is new of them.
+    pub(crate) fn rests(&mut self, own: Option<&[Member]>) -> bool {
+        if let Some(own) = own {
+            self.alive = living(own);
+        }
+        let rests = !self.is_used();
+        let goes_on = std::mem::replace(&mut self.rested, rests) && rests;
+        self.is_told &= !goes_on;
+        goes_on
+    }
+
+    /// There is something to do: whether the cell's members have to be told anew for it.
+    pub(crate) fn wakes(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_told, true)
     }
 
     /// Sets what this node says.
@@ -186,6 +214,7 @@ impl Part {
     pub(crate) fn pass(&mut self, news: Option<(Vec<Mate>, Vec<Member>)>) {
         let now = self.began.elapsed();
         if let Some((mates, own)) = news {
+            self.alive = living(&own);
             self.own = own;
             self.cells.set_mates(mates, now);
             // The list is to be made anew.
@@ -208,8 +237,9 @@ impl Part {
 
     /// The own cell was left.
     pub(crate) fn leave_cell(&mut self) {
+        self.alive = 0;
         let living = self.own.drain(..).filter(Member::may_live);
-        self.before = living.map(|member| (member.name, member.facts)).collect();
+        self.before.extend(living.map(|member| (member.name, member.facts)));
         self.told = None;
     }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gossip::cells::CellId;
-use gossip::{CellsUse, Gossip, GossipConfig, Inbound, Link, Member, MemberState, NodeFacts, Sealer};
-use tokio::sync::mpsc;
+use gossip::{CellsUse, Gossip, GossipConfig, Inbound, Link, Member, MemberList, MemberState, NodeFacts, Sealer};
+use tokio::sync::{mpsc, watch};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUND: Duration = Duration::from_millis(100);
@@ -38,6 +38,9 @@ impl Sealer for Named {
         0
     }
 }
+
+/// Who was left out of lists in which they had been.
+type LeftOut = Arc<Mutex<Vec<String>>>;
 
 /// The network: who listens where, which pairs are cut off from each other, and whether anything but
 /// the gossip of a mesh of one cell was sent.
@@ -82,6 +85,7 @@ fn facts(n: u16, extra: &[(&str, &str)]) -> NodeFacts {
 struct Mesh {
     net: Arc<Net>,
     nodes: BTreeMap<u16, Gossip>,
+    left_out: LeftOut,
 }
 
 impl Mesh {
@@ -95,7 +99,9 @@ impl Mesh {
         cfg.cells = Some(USE);
         let link = Arc::new(MemLink(self.net.clone(), n));
         let cfg = cfg.with_sealer(Arc::new(Named(format!("n{n}"))));
-        self.nodes.insert(n, Gossip::start(cfg, link, rx, facts(n, &[])).await.unwrap());
+        let gossip = Gossip::start(cfg, link, rx, facts(n, &[])).await.unwrap();
+        tokio::spawn(find_left_out(n, gossip.watch(), Arc::clone(&self.left_out)));
+        self.nodes.insert(n, gossip);
     }
 
     async fn grown(count: u16) -> Self {
@@ -135,6 +141,19 @@ impl Mesh {
             let list: Vec<String> = gossip.list().iter().map(shown).collect();
             assert!(waited, "n{n} never saw that {what}; it sees {list:?}");
         }
+    }
+}
+
+/// Follows a node's list. Whoever was in it stays in it, dead or alive.
+async fn find_left_out(n: u16, mut lists: watch::Receiver<MemberList>, left_out: LeftOut) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    while lists.changed().await.is_ok() {
+        let now: BTreeSet<String> = lists.borrow_and_update().iter().map(|member| member.name.clone()).collect();
+        let gone: Vec<&String> = seen.difference(&now).collect();
+        if !gone.is_empty() {
+            left_out.lock().unwrap().push(format!("n{n} leaves out {gone:?}"));
+        }
+        seen.extend(now);
     }
 }
 
@@ -211,4 +230,6 @@ async fn a_large_mesh_lives_in_cells() {
     mesh.nodes.remove(&3).unwrap().shutdown().await;
     mesh.net.listeners.lock().unwrap().remove(&addr(3));
     mesh.eventually("n3 has left", |_, list| state(list, 3) == Some(MemberState::Dead)).await;
+    let left_out = mesh.left_out.lock().unwrap();
+    assert!(left_out.is_empty(), "an answer would not have named them: {left_out:#?}");
 }

@@ -5,14 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use agent::stragglers::{self, Asked};
+use model::StragglersQuestion;
 use query::FanoutPolicy;
+use query::access::Caller;
 use query::ask::{self, QueryOutcome};
 use scenarios::lab::chaos::{Options, run};
 use scenarios::lab::fleet::Fleet;
 use scenarios::lab::questions::name_of;
+use scenarios::lab::ranks::{JOB, LATE, Ranks};
 use scenarios::lab::script::Operation;
 use scenarios::light::question;
+use standing::{JUDGES, judges};
 use tokio_util::sync::CancellationToken;
+use verdicts::Verdict;
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -86,31 +92,35 @@ fn missing(fleet: &Fleet, asker: usize) -> (usize, Vec<String>) {
     (coverage.asked, coverage.missing.into_iter().map(|missing| missing.node).collect())
 }
 
+/// The hosts by cell, once no cell has more than `most` and all know all.
+fn in_cells(fleet: &Fleet, most: usize) -> Vec<BTreeSet<usize>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let mut cells: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+        for host in 0..fleet.count() {
+            let (shared, _) = fleet.asked(host).expect("it runs");
+            let list = shared.coordinator.gossip.list();
+            let own = list.iter().find(|member| member.is_self).expect("itself");
+            cells.entry(own.seat.cell).or_default().insert(host);
+        }
+        if cells.values().all(|hosts| hosts.len() <= most) {
+            fleet.wait_for_all(PATIENCE).expect("all know all");
+            return cells.into_values().collect();
+        }
+        assert!(Instant::now() < until, "{cells:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 #[ignore = "a minute of labs: make check NAME=cells"]
 fn a_cell_that_is_cut_off_is_named_node_by_node() {
     const HOSTS: usize = 18;
     let _alone = alone();
     let fleet = Fleet::start(HOSTS, 3, Some(6), PATIENCE).expect("hosts");
-    let until = Instant::now() + PATIENCE;
-    let mut cells: BTreeMap<_, BTreeSet<usize>>;
-    loop {
-        cells = BTreeMap::new();
-        for host in 0..HOSTS {
-            let (shared, _) = fleet.asked(host).expect("it runs");
-            let list = shared.coordinator.gossip.list();
-            let own = list.iter().find(|member| member.is_self).expect("itself");
-            cells.entry(own.seat.cell).or_default().insert(host);
-        }
-        if cells.values().all(|hosts| hosts.len() <= 6) {
-            break;
-        }
-        assert!(Instant::now() < until, "{cells:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    fleet.wait_for_all(PATIENCE).expect("all know all");
+    let cells = in_cells(&fleet, 6);
     assert_eq!(missing(&fleet, 0), (HOSTS, Vec::new()));
-    let gone = cells.into_values().find(|hosts| !hosts.contains(&0)).expect("another cell");
+    let gone = cells.into_iter().find(|hosts| !hosts.contains(&0)).expect("another cell");
     fleet.apply(&Operation::Partition(gone.iter().copied().collect())).expect("parted");
     let names = |hosts: &dyn Fn(usize) -> bool| -> Vec<String> {
         (0..HOSTS).filter(|host| hosts(*host)).map(name_of).collect::<BTreeSet<_>>().into_iter().collect()
@@ -130,5 +140,99 @@ fn a_cell_that_is_cut_off_is_named_node_by_node() {
     while [0, within].iter().any(|asker| missing(&fleet, *asker) != (HOSTS, Vec::new())) {
         assert!(Instant::now() < until, "no whole answer");
     }
+    fleet.shutdown();
+}
+
+/// What stands at a host: who is late, of how many hosts' digests, by whom, and who else judges; or
+/// what there is instead.
+fn late(fleet: &Fleet, asker: usize) -> Result<(usize, BTreeSet<String>), String> {
+    let (shared, runtime) = fleet.asked(asker).ok_or("it does not run")?;
+    let asked = runtime.spawn(async move {
+        let of = Asked { coordinator: &shared.coordinator, live: Some(&shared) };
+        let question = StragglersQuestion {
+            since_ms: None,
+            job: None,
+            comm: None,
+            timeout_ms: 10_000,
+            nodes: Vec::new(),
+            labels: Vec::new(),
+        };
+        stragglers::verdict(of, question, None, &Caller::agent(), CancellationToken::new()).await
+    });
+    let answer = runtime.block_on(asked).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let Some(standing) = answer.standing else { return Err("nothing stands".to_owned()) };
+    match &answer.report.verdict {
+        Verdict::Rank { culprit, .. } => {
+            assert_eq!((culprit.rank, answer.other_jobs.len()), (LATE, 0), "{}", answer.text);
+            Ok((standing.heard, standing.judges.into_iter().map(|of| of.judge).collect()))
+        }
+        other => Err(format!("{other:?} {standing:?}")),
+    }
+}
+
+/// Waits until each of these hosts names the late rank, of so many hosts' digests, by these judges.
+fn eventually_late(fleet: &Fleet, askers: &[usize], what: &str, heard: usize, judges: &[&str]) {
+    let (until, began) = (Instant::now() + PATIENCE, Instant::now());
+    let wanted = (heard, judges.iter().map(|judge| (*judge).to_owned()).collect::<BTreeSet<_>>());
+    for asker in askers {
+        loop {
+            let stands = late(fleet, *asker);
+            if stands.as_ref() == Ok(&wanted) {
+                break;
+            }
+            assert!(Instant::now() < until, "{what}: {} says {stands:?}, not {wanted:?}", name_of(*asker));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    println!("{what}: named by {} hosts after {:?}", askers.len(), began.elapsed());
+}
+
+#[test]
+#[ignore = "a minute of labs: make check NAME=cells"]
+fn the_late_rank_of_a_job_across_cells_is_named_in_every_cell() {
+    const HOSTS: usize = 15;
+    let _alone = alone();
+    let fleet = Fleet::start(HOSTS, 5, Some(6), PATIENCE).expect("hosts");
+    let mut cells = in_cells(&fleet, 6);
+    assert!(cells.len() >= 4, "{cells:?}");
+    // Two hosts in each of the three largest, the first by name first: all clocks are aligned to it.
+    cells.sort_by_key(|hosts| std::cmp::Reverse(hosts.len()));
+    let mut pairs: Vec<Vec<usize>> = cells[..3].iter().map(|hosts| hosts.iter().copied().take(2).collect()).collect();
+    assert!(pairs.iter().all(|pair| pair.len() == 2), "{cells:?}");
+    pairs.iter_mut().for_each(|pair| pair.sort_by_key(|host| name_of(*host)));
+    pairs.sort_by_key(|pair| name_of(pair[0]));
+    let hosts = pairs.concat();
+    let names: Vec<String> = hosts.iter().map(|host| name_of(*host)).collect();
+    let judged_by = |gone: &[usize]| {
+        let left = hosts.iter().zip(&names).filter(|(host, _)| !gone.contains(host));
+        judges(JOB, left.map(|(_, name)| name.as_str()))
+    };
+    let all: Vec<usize> = (0..HOSTS).collect();
+    let ranks = Ranks::start(&fleet, &hosts).expect("a job");
+    eventually_late(&fleet, &all, "everywhere", hosts.len(), &judged_by(&[]));
+
+    // A judge's agent is killed; neither it nor the reference have the late rank.
+    let judge = judged_by(&[])[..JUDGES].iter().find_map(|name| {
+        let at = names.iter().position(|of| of == name)?;
+        (at >= 2).then_some(hosts[at])
+    });
+    let judge = judge.expect("three of six judge");
+    fleet.apply(&Operation::Kill { host: judge, silent: true }).expect("killed");
+    let others: Vec<usize> = all.iter().copied().filter(|host| *host != judge).collect();
+    eventually_late(&fleet, &others, "without a judge", hosts.len() - 1, &judged_by(&[judge]));
+    fleet.apply(&Operation::Start(judge, Default::default())).expect("it is back");
+    fleet.wait_for_all(PATIENCE).expect("all know all");
+    eventually_late(&fleet, &all, "with the judge again", hosts.len(), &judged_by(&[]));
+
+    // A cell of the job is cut off, of which the others have heard enough.
+    let cut = cells[..3].iter().find(|cell| !cell.contains(&hosts[0])).expect("three cells");
+    fleet.apply(&Operation::Partition(cut.iter().copied().collect())).expect("parted");
+    let gone: Vec<usize> = hosts.iter().copied().filter(|host| cut.contains(host)).collect();
+    let outside: Vec<usize> = all.iter().copied().filter(|host| !cut.contains(host)).collect();
+    eventually_late(&fleet, &outside, "without a cell", hosts.len() - gone.len(), &judged_by(&gone));
+    fleet.apply(&Operation::Heal).expect("healed");
+    fleet.wait_for_all(PATIENCE).expect("all know all again");
+    eventually_late(&fleet, &all, "together again", hosts.len(), &judged_by(&[]));
+    drop(ranks);
     fleet.shutdown();
 }

@@ -178,7 +178,7 @@ impl Cells {
         Self {
             delegates: vec![(entry.name_hash, cfg.address)],
             table: Table::new(sealing.clone(), pool, cfg.round, cfg.silent_after),
-            people: People::default(),
+            people: People::new(cfg.round),
             next_round: now + cfg.round.mul_f64((random % 1_000) as f64 / 1_000.0),
             cfg,
             sealing,
@@ -273,7 +273,7 @@ impl Cells {
     /// Everybody else who is known, of each name the newest life, sorted by name.
     #[must_use]
     pub fn people(&self, now: Duration) -> Vec<Person> {
-        let mut all = self.people.all(&self.table, &self.entry, now);
+        let mut all = self.people.all(&self.table, &self.entry, self.cfg.forget_after, now);
         let own = self.delegates.iter().map(|(hash, _)| *hash);
         let speakers: HashSet<u64> = self.table.authors().chain(own).collect();
         all.iter_mut().for_each(|person| person.speaks = speakers.contains(&person.entry.name_hash));
@@ -477,20 +477,20 @@ impl Cells {
 
     /// Whom a delegate calls in this round.
     fn whom(&mut self) -> Vec<SocketAddr> {
-        let (fresh, silent) = self.table.delegates();
+        let (fresh, silent) = self.table.delegates(self.cell());
+        // Where nobody elsewhere is heard yet, whoever may be there.
+        let known: Vec<SocketAddr> = self.cfg.seeds.iter().chain(&self.contacts).copied().collect();
+        let elsewhere = if fresh.is_empty() { &known } else { &fresh };
         let mut whom = Vec::new();
         for _ in 0..2 {
-            whom.extend(fresh.get(self.draw(fresh.len())));
+            whom.extend(elsewhere.get(self.draw(elsewhere.len())));
         }
         let others: Vec<SocketAddr> =
             self.delegates.iter().map(|(_, address)| *address).filter(|address| *address != self.cfg.address).collect();
         match self.rounds % 4 {
             0 => whom.extend(silent.get(self.draw(silent.len()))),
             1 => whom.extend(others.get(self.draw(others.len()))),
-            2 => {
-                let all: Vec<SocketAddr> = self.cfg.seeds.iter().chain(&self.contacts).copied().collect();
-                whom.extend(all.get(self.draw(all.len())));
-            }
+            2 => whom.extend(known.get(self.draw(known.len()))),
             _ => {}
         }
         whom.sort_unstable();

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use super::card::{Card, Entry, Roll, SealedCard};
 use super::cell::{CellId, Stand, cell_for, hash_of};
-use super::report::{Bits, Sums};
+use super::report::{Hosts, Sums};
 use super::table::Table;
 use crate::member::MemberState;
 
-/// Newcomers that are expected at a time, and for how long.
+/// Newcomers that are expected at a time.
 const MAX_EXPECTED: usize = 4_096;
-const EXPECTED_FOR: Duration = Duration::from_secs(30);
-/// How long those of a cell that was left are listed where nothing else is heard of them.
-const FORMER_FOR: Duration = Duration::from_secs(30);
+/// For so many rounds they are expected, and those of a cell that was left may live where nothing else
+/// is heard of them.
+const A_WHILE: u32 = 60;
 
 /// What a node tells within its cell and a report sums up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -118,9 +118,10 @@ struct Expected {
 #[derive(Default)]
 pub(crate) struct People {
     pub(crate) mates: Vec<Mate>,
-    former: Vec<Arc<Entry>>,
-    left: Duration,
+    /// Who lived in cells that this node has left, and when it left them.
+    former: Vec<(Arc<Entry>, Duration)>,
     expected: Vec<Expected>,
+    a_while: Duration,
     pub(crate) version: u64,
     /// The cell that was right at these versions, and when.
     right: Option<(u64, CellId, Duration)>,
@@ -130,11 +131,12 @@ pub(crate) struct People {
 pub(crate) struct Summary {
     pub(crate) living: HashSet<u64>,
     pub(crate) sums: Sums,
-    pub(crate) jobs: Vec<(String, Bits)>,
+    pub(crate) jobs: Vec<(String, Hosts)>,
     pub(crate) more_jobs: u32,
 }
 
-/// Sums up what the living tell; jobs by the positions of their hosts in the roll.
+/// Sums up what the living tell; jobs by the positions of their hosts in the roll, of too many those
+/// with most hosts: these are the ones that have hosts in other cells, too.
 pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, most_jobs: usize) -> Summary {
     let (mut living, mut sums) = (HashSet::new(), Sums::default());
     let mut catalogues: Vec<u64> = Vec::new();
@@ -157,17 +159,30 @@ pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, mos
     let bytes: Vec<u8> = catalogues.iter().flat_map(|hash| hash.to_le_bytes()).collect();
     sums.catalogues = hash_of(&[b"catalogues", &bytes]) as u64;
     let more_jobs = u32::try_from(jobs.len().saturating_sub(most_jobs)).unwrap_or(u32::MAX);
-    let of_job = |hosts: &HashSet<u64>| Bits::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
-    let jobs = jobs.iter().take(most_jobs).map(|(job, hosts)| ((*job).to_owned(), of_job(hosts))).collect();
+    let of_job = |hosts: &HashSet<u64>| Hosts::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
+    let mut named: Vec<(&str, &HashSet<u64>)> = jobs.iter().map(|(job, hosts)| (*job, hosts)).collect();
+    if named.len() > most_jobs {
+        named.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+        named.truncate(most_jobs);
+        named.sort_unstable_by_key(|(job, _)| *job);
+    }
+    let jobs = named.into_iter().map(|(job, hosts)| (job.to_owned(), of_job(hosts))).collect();
     Summary { living, sums, jobs, more_jobs }
 }
 
 impl People {
+    /// Nobody, of a node that makes rounds of this length.
+    pub(crate) fn new(round: Duration) -> Self {
+        Self { a_while: A_WHILE * round, ..Self::default() }
+    }
+
     /// The own cell was left: its members are listed until they are heard of otherwise.
     pub(crate) fn leave_cell(&mut self, now: Duration) {
         let living = self.mates.drain(..).filter(|mate| mate.state != MemberState::Dead);
-        self.former = living.map(|mate| mate.entry).collect();
-        self.left = now;
+        let former: Vec<(Arc<Entry>, Duration)> = living.map(|mate| (mate.entry, now)).collect();
+        let again: HashSet<u64> = former.iter().map(|(entry, _)| entry.name_hash).collect();
+        self.former.retain(|(entry, _)| !again.contains(&entry.name_hash));
+        self.former.extend(former);
         self.version += 1;
     }
 
@@ -177,7 +192,8 @@ impl People {
 
     /// Somebody was told that it belongs there.
     pub(crate) fn expect(&mut self, entry: &Entry, cell: CellId, now: Duration) {
-        self.expected.retain(|expected| expected.name_hash != entry.name_hash && now < expected.at + EXPECTED_FOR);
+        let a_while = self.a_while;
+        self.expected.retain(|expected| expected.name_hash != entry.name_hash && now < expected.at + a_while);
         if self.expected.len() < MAX_EXPECTED {
             let stand = Stand { place: entry.place, depth: cell.depth() };
             let address = entry.card.address;
@@ -190,8 +206,9 @@ impl People {
         self.mates.len() * (size_of::<Mate>() + size_of::<Entry>() + 1_200) + self.former.len() * 16
     }
 
-    fn former(&self, now: Duration) -> &[Arc<Entry>] {
-        if now < self.left + FORMER_FOR { &self.former } else { &[] }
+    /// Those that may be on their way to another cell.
+    fn former(&self, now: Duration) -> impl Iterator<Item = &Arc<Entry>> {
+        self.former.iter().filter(move |(_, left)| now < *left + self.a_while).map(|(entry, _)| entry)
     }
 
     /// In which cell each name is, by its newest card.
@@ -206,8 +223,9 @@ impl People {
         newest.into_iter().map(|(name, (_, cell))| (name, cell)).collect()
     }
 
-    /// Everybody but this node, of each name the newest life.
-    pub(crate) fn all(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Person> {
+    /// Everybody but this node, of each name the newest life. Nobody who was known to live is left out
+    /// before `forget_after`: an answer names whom it lacks.
+    pub(crate) fn all(&self, table: &Table, own: &Arc<Entry>, forget_after: Duration, now: Duration) -> Vec<Person> {
         let mut all: ByName<Person> = ByName::default();
         let mut add = |entry: &Arc<Entry>, state: MemberState| {
             let is_newer = |known: &Person| known.entry.card.age() < entry.card.age();
@@ -215,12 +233,15 @@ impl People {
                 all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state, speaks: false });
             }
         };
-        // The own gossip knows best.
+        // The own gossip knows best. A cell that falls apart is silent for all its members, which may
+        // live in others by now.
         self.mates.iter().for_each(|mate| add(&mate.entry, mate.state));
+        self.former(now).for_each(|entry| add(entry, MemberState::Unconfirmed));
         for (_, members) in table.cells() {
             members.for_each(|(entry, lives)| add(entry, if lives { MemberState::Live } else { MemberState::Dead }));
         }
-        self.former(now).iter().for_each(|entry| add(entry, MemberState::Unconfirmed));
+        let listed = self.former.iter().filter(|(_, left)| now < *left + forget_after);
+        listed.for_each(|(entry, _)| add(entry, MemberState::Dead));
         let mut all: Vec<Person> = all.into_values().collect();
         all.sort_by(|a, b| a.entry.card.name.cmp(&b.entry.card.name));
         all
@@ -252,11 +273,11 @@ impl People {
         for (_, members) in table.cells() {
             members.for_each(|(entry, lives)| add(entry, lives));
         }
-        self.former(now).iter().for_each(|entry| add(entry, true));
+        self.former(now).for_each(|entry| add(entry, true));
         let mut stands: Vec<Stand> = self
             .expected
             .iter()
-            .filter(|expected| now < expected.at + EXPECTED_FOR && !people.contains_key(&expected.name_hash))
+            .filter(|expected| now < expected.at + self.a_while && !people.contains_key(&expected.name_hash))
             .map(|expected| expected.stand)
             .collect();
         let living = people.values().filter(|(_, lives)| *lives);
@@ -269,7 +290,7 @@ impl People {
     pub(crate) fn right_cell(&mut self, table: &Table, own: &Arc<Entry>, most: usize, now: Duration) -> CellId {
         let version = table.version.wrapping_add(self.version).wrapping_add(own.card.serial);
         match self.right {
-            Some((of, cell, at)) if of == version && now < at + FORMER_FOR => cell,
+            Some((of, cell, at)) if of == version && now < at + self.a_while => cell,
             _ => {
                 let cell = cell_for(own.place, self.stands(table, own, now), most);
                 self.right = Some((version, cell, now));
@@ -302,7 +323,7 @@ impl People {
         // Those that are there already, and where nobody is, those that belong there.
         doors.extend(there.iter().filter(|entry| entry.card.cell == cell).map(|entry| entry.card.address));
         let expected =
-            self.expected.iter().filter(|expected| expected.cell == cell && now < expected.at + EXPECTED_FOR);
+            self.expected.iter().filter(|expected| expected.cell == cell && now < expected.at + self.a_while);
         doors.extend(expected.map(|expected| expected.address));
         if doors.is_empty() {
             doors.extend(there.iter().filter(|entry| cell.contains(entry.place)).map(|entry| entry.card.address));

@@ -127,7 +127,7 @@ impl Cells {
         let doors = (0..DOORS.min(near.len())).filter_map(|_| near.get(self.draw(near.len())).copied()).collect();
         self.people.expect(&entry, cell, now);
         let mut others = vec![self.cfg.address];
-        let (fresh, _) = self.table.delegates();
+        let (fresh, _) = self.table.delegates(self.cell());
         others.extend((0..DOORS - 1).filter_map(|_| fresh.get(self.draw(fresh.len())).copied()));
         self.send(to, &Message::There { cell, doors, others });
     }

@@ -8,8 +8,11 @@ use super::card::{MAX_ROLL, MAX_SEAL_BYTES};
 use super::cell::{CellId, hash_of, name_hash};
 use crate::seal::Sealing;
 
-/// Jobs that a report names with their hosts; of more it says how many.
-pub(crate) const MAX_JOBS: usize = 64;
+/// Jobs that a report names with their hosts; of more it says how many. At most some 13 KB, 5 where
+/// each has a host or two.
+pub(crate) const MAX_JOBS: usize = 256;
+/// Hosts of a job that are named one by one.
+const FEW: usize = 8;
 const MAX_JOB_BYTES: usize = 64;
 const CONTEXT: &[u8] = b"rankmesh cell report 1\0";
 
@@ -40,6 +43,37 @@ impl Bits {
     }
 }
 
+/// A job's hosts, by their positions in a roll.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Hosts {
+    /// Few: each.
+    Few(Vec<u16>),
+    /// A bit for each member.
+    Many(Bits),
+}
+
+impl Hosts {
+    pub(crate) fn of(set: impl Iterator<Item = bool> + Clone) -> Self {
+        let there = set.clone().enumerate().filter(|(_, is_in)| *is_in);
+        let few: Vec<u16> = there.take(FEW + 1).filter_map(|(at, _)| u16::try_from(at).ok()).collect();
+        if few.len() <= FEW { Self::Few(few) } else { Self::Many(Bits::of(set)) }
+    }
+
+    pub(crate) fn has(&self, at: usize) -> bool {
+        match self {
+            Self::Few(few) => few.iter().any(|of| usize::from(*of) == at),
+            Self::Many(bits) => bits.has(at),
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        match self {
+            Self::Few(few) => few.len() <= FEW,
+            Self::Many(bits) => bits.is_sound(),
+        }
+    }
+}
+
 /// What the living members of a cell tell, summed up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sums {
@@ -67,7 +101,7 @@ pub(crate) struct Report {
     pub(crate) living: Bits,
     pub(crate) sums: Sums,
     /// Jobs, sorted, with their hosts, and how many more there are.
-    pub(crate) jobs: Vec<(String, Bits)>,
+    pub(crate) jobs: Vec<(String, Hosts)>,
     pub(crate) more_jobs: u32,
     /// Of all before, by the author. Not part of what is sealed.
     pub(crate) seal: String,

@@ -109,11 +109,12 @@ impl Table {
         })
     }
 
-    /// Delegates that can be called: of cells that are heard, and of the silent ones.
-    pub(crate) fn delegates(&self) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+    /// Delegates that can be called, of other cells than `own`: of those that are heard, and of the
+    /// silent ones.
+    pub(crate) fn delegates(&self, own: CellId) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
         let of = |silent: bool| {
-            let cells = self.cells.values().filter(move |cell| cell.silent == silent);
-            cells.flat_map(|cell| cell.reports.iter().map(|kept| kept.report.address)).collect()
+            let cells = self.cells.iter().filter(move |(id, cell)| **id != own && cell.silent == silent);
+            cells.flat_map(|(_, cell)| cell.reports.iter().map(|kept| kept.report.address)).collect()
         };
         (of(false), of(true))
     }

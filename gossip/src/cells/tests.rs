@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::bytes::encoded;
 use super::card::MAX_SEAL_BYTES;
 use super::cell::name_hash;
+use super::report::Hosts;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -339,8 +340,11 @@ fn beats_that_come_faster_than_time_do_not_count() {
 
 #[test]
 fn jobs_are_found_by_host_and_what_is_not_named_is_said() {
-    let jobs = |n: usize| Tells { jobs: (0..n).map(|n| format!("j{n:03}")).collect(), ..Tells::default() };
-    let mates: Vec<Mate> = [2, MAX_JOBS + 1]
+    let jobs = |n: usize| Tells {
+        jobs: (0..n).map(|n| format!("j{n:03}")).chain(["of both".to_owned()]).collect(),
+        ..Tells::default()
+    };
+    let mates: Vec<Mate> = [2, MAX_JOBS]
         .into_iter()
         .zip(of_half(true))
         .map(|(count, n)| Mate::new(settled(n).card().clone(), MemberState::Live, jobs(count)))
@@ -349,9 +353,38 @@ fn jobs_are_found_by_host_and_what_is_not_named_is_said() {
     let summary = people::sum_up(&roll, mates.iter(), MAX_JOBS);
     assert_eq!((summary.jobs.len(), summary.more_jobs), (MAX_JOBS, 1));
     let hosts = |job: usize| roll.entries.iter().enumerate().filter(|(at, _)| summary.jobs[job].1.has(*at)).count();
-    assert_eq!([hosts(0), hosts(1), hosts(2)], [2, 2, 1]);
+    // Left out is one of one host, not the last by name.
+    assert_eq!([hosts(0), hosts(1), hosts(2), hosts(MAX_JOBS - 1)], [2, 2, 1, 2]);
+    assert!(summary.jobs.is_sorted_by_key(|(job, _)| job) && summary.jobs[MAX_JOBS - 1].0 == "of both");
+    for count in [0, 1, 8, 9, 100] {
+        let hosts = Hosts::of((0..200).map(|at| at % 2 == 1 && at < 2 * count));
+        assert_eq!(
+            (0..300).filter(|at| hosts.has(*at)).collect::<Vec<_>>(),
+            (0..count).map(|n| 2 * n + 1).collect::<Vec<_>>()
+        );
+    }
     assert_eq!(summary.living.len(), 2);
     assert!(summary.living.contains(&name_hash(&mates[0].entry.card.name)));
+}
+
+#[test]
+fn who_lived_in_cells_that_were_left_is_not_left_out() {
+    let mut own = node(1);
+    let place = own.entry.place;
+    let mate = |of: &Cells| Mate::new(of.card().clone(), MemberState::Live, Tells::default());
+    own.set_mates((2..10).map(|n| mate(&node(n))).collect(), Duration::ZERO);
+    own.go(CellId::of(place, 1), Vec::new(), SECOND);
+    let near: Vec<u16> = of_half(is_high(1)).filter(|n| *n >= 10).take(2).collect();
+    own.set_mates(near.iter().map(|n| mate(&settled(*n))).collect(), SECOND);
+    own.go(CellId::of(place, 2), Vec::new(), 5 * SECOND);
+    let mut all: Vec<String> = (2..10).chain(near).map(|n| format!("n{n}")).collect();
+    all.sort();
+    for (seconds, state) in [(10, MemberState::Unconfirmed), (100, MemberState::Dead)] {
+        let people = own.people(seconds * SECOND);
+        assert!(people.iter().all(|person| person.state == state), "{people:?}");
+        assert_eq!(people.iter().map(|person| person.card().name.clone()).collect::<Vec<_>>(), all);
+    }
+    assert!(own.people(4_000 * SECOND).is_empty(), "an hour later");
 }
 
 proptest! {

@@ -30,6 +30,7 @@ pub(super) async fn answer(
         let span = BoardSpan::of(question, None);
         return board_of_stores::board(&shared.coordinator, &span, caller, &cancelled).await;
     }
+    standing::hear(shared).await;
     let mut all = shared.standing.all();
     all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
     let failed = |message: String| AskError::Failed { message, coverage: None };

@@ -12,6 +12,9 @@ use store::StoreConfig;
 use super::access::SocketAccess;
 use super::scope::JobScope;
 
+/// Nodes of a cell at most: within so many gossip in full is quick and cheap (docs/measurements.md).
+pub const MOST_IN_CELL: usize = 256;
+
 /// Everything an agent needs to start.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
@@ -43,8 +46,8 @@ pub struct AgentConfig {
     pub asks_nccl: bool,
     /// Labels to gossip.
     pub labels: Vec<(String, String)>,
-    /// Nodes of a cell at most, where the mesh is to live in cells: tests alone set it so far
-    /// (docs/scale.md). The same on every node; without it all of the mesh is one cell.
+    /// Nodes of a cell at most: a mesh of more falls into cells (docs/scale.md). The same on every
+    /// node; without it all of the mesh is one cell, however large.
     pub most_in_cell: Option<usize>,
 }
 
@@ -68,7 +71,7 @@ impl AgentConfig {
             on_finding: None,
             asks_nccl: true,
             labels: Vec::new(),
-            most_in_cell: None,
+            most_in_cell: Some(MOST_IN_CELL),
         }
     }
 }

@@ -314,6 +314,14 @@ impl Handler for NodeHandler {
                 Some(shared) => Response::Verdict(standing::full_report(&shared, job)),
                 None => Response::Unsupported("this node judges no jobs".into()),
             },
+            Request::FarWindows { windows, has } => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => shared.standing.answer_far(peer.name.as_str(), &windows, has),
+                None => Response::Unsupported("this node judges no jobs".into()),
+            },
+            Request::Verdicts(jobs) => match self.agent().filter(|_| peer.role == Role::Node) {
+                Some(shared) => Response::Verdicts(shared.standing.published(&jobs)),
+                None => Response::Unsupported("this node judges no jobs".into()),
+            },
             Request::Board { job, since_ns, known } => match self.agent().filter(|_| peer.role == Role::Node) {
                 Some(shared) => Response::Board(standing::page(&shared, job, since_ns, known).map(Box::new)),
                 None => Response::Unsupported("this node judges no jobs".into()),

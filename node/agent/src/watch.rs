@@ -94,6 +94,7 @@ fn alike(a: &Watched, b: &Watched) -> bool {
 
 impl Watcher {
     async fn now(&mut self, shared: &Arc<Shared>, question: &WatchQuestion) -> Watched {
+        standing::hear(shared).await;
         let all = shared.standing.all();
         let wanted = |current: &&Current| question.job.as_ref().is_none_or(|job| current.name.is(job));
         let shown = all.iter().find(wanted).cloned();

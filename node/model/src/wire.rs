@@ -146,6 +146,17 @@ pub enum Request {
         /// Ask these nodes instead, which the requester does not reach; empty: the node itself.
         of: Vec<String>,
     },
+    /// What do you publish of these jobs, as their judge? For who does not hear your gossip;
+    /// answered by [`Response::Verdicts`].
+    Verdicts(Vec<u64>),
+    /// As [`Request::Windows`], of a host that does not hear the judge's gossip and wants its
+    /// verdict. Answered by [`Response::FarWindows`] or [`Response::Unsupported`].
+    FarWindows {
+        /// The windows.
+        windows: JobWindows,
+        /// The number of the verdict that the host has ([`Published::number`]); 0 for none.
+        has: u64,
+    },
 }
 
 /// Digests of a host's ranks of one job.
@@ -181,6 +192,17 @@ pub struct WindowsReceived {
     pub waited_in: Vec<u64>,
     /// Of the calls without a number: nodes and their digests, in the encoding of their owner.
     pub said: Vec<(String, Vec<String>)>,
+}
+
+/// A verdict as its judge publishes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// It, in the encoding of its owner.
+    pub text: String,
+    /// Tells it from those before it; never 0.
+    pub number: u64,
+    /// How long it has been published, milliseconds.
+    pub for_ms: u32,
 }
 
 impl Request {
@@ -366,6 +388,15 @@ pub enum Response {
     Board(Option<Box<Board>>),
     /// A list of [`crate::health::Health`]s, as JSON.
     Health(Vec<u8>),
+    /// The verdicts; of jobs of which none is published there is none.
+    Verdicts(Vec<Published>),
+    /// The windows were received; with the verdict, where the host has another.
+    FarWindows {
+        /// As in the answer to [`Request::Windows`].
+        received: WindowsReceived,
+        /// The verdict.
+        verdict: Option<Published>,
+    },
 }
 
 impl Response {

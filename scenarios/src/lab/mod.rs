@@ -11,6 +11,7 @@
 //! - [`timeline`]: the states over time; [`script`]: operations from a seed;
 //! - [`questions`]: questions from a seed; [`oracle`]: SQLite's answers; [`judge`]: whether an
 //!   answer is right;
+//! - [`ranks`]: a job on some of the hosts, whose verdict stands;
 //! - [`leaks`]: tasks, file handles, memory; [`chaos`]: a full run and its report.
 
 pub mod chaos;
@@ -20,6 +21,7 @@ pub mod judge;
 pub mod leaks;
 pub mod oracle;
 pub mod questions;
+pub mod ranks;
 pub mod relay;
 pub mod script;
 pub mod timeline;

@@ -45,7 +45,7 @@ pub struct Scale {
 
 /// Digests of a job as they are sent: by the window (of true time) after which they come, each with
 /// its host's name.
-pub(super) type Sent = BTreeMap<i64, Vec<(String, String)>>;
+pub(crate) type Sent = BTreeMap<i64, Vec<(String, String)>>;
 
 /// Runs a job of steps of 100 ms in which one rank becomes 30 ms late, as one judge sees it.
 ///
@@ -116,19 +116,19 @@ pub(super) fn job(hosts: usize) -> (Job, usize) {
 }
 
 /// What a job's hosts send.
-pub(super) struct Digests {
+pub(crate) struct Digests {
     /// The digests.
-    pub(super) sent: Sent,
+    pub(crate) sent: Sent,
     /// When the late rank becomes late.
-    pub(super) begun_ns: i64,
+    pub(crate) begun_ns: i64,
     /// How long the job runs.
-    pub(super) span_ns: i64,
+    pub(crate) span_ns: i64,
     /// CPU that all hosts together took for making them.
     made: Duration,
 }
 
 /// The digests of a job.
-pub(super) fn digests(job: &Job) -> Digests {
+pub(crate) fn digests(job: &Job) -> Digests {
     let rows = job.observe(1);
     let begun_ns = rows.observations.iter().filter(|seen| seen.seq == LATE_FROM as u64 - 1);
     let begun_ns = begun_ns.map(|seen| seen.entry_ns.saturating_add(seen.duration_ns)).max().unwrap_or(rows.since_ns);

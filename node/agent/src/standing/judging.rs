@@ -117,6 +117,7 @@ pub(super) async fn judge(shared: Arc<Shared>, stop: CancellationToken) {
 async fn withdraw(shared: &Shared, job: u64, duty: &mut Duty) {
     duty.slices = Slices::default();
     shared.standing.own.lock().remove(&job);
+    shared.standing.elsewhere.publish(job, None);
     if duty.published.take().is_some() {
         shared.coordinator.gossip.publish(verdicts_key(job), "").await;
     }
@@ -150,6 +151,7 @@ async fn publish(shared: &Shared, verdict: &JobVerdict, before: &mut Option<(Key
     };
     tracing::debug!("job {:016x} is judged: {key:?}", verdict.job);
     shared.standing.count_verdict(text.len());
+    shared.standing.elsewhere.publish(verdict.job, Some(text.clone()));
     shared.coordinator.gossip.publish(verdicts_key(verdict.job), text).await;
     *before = Some((key, Instant::now()));
     true

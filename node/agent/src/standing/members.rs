@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 use super::roster::{Roster, jobs_of};
-use super::{Current, verdicts_job};
+use super::{Current, is_fresh, verdicts_job};
 
 /// Members are looked at this often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// And at least.
 const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 
-/// Follows the members until `stop`.
-pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, stop: CancellationToken) {
+/// Follows the members until `stop`. `all`: changes of verdicts that this host has asked for are
+/// passed on, too.
+pub(super) async fn follow(shared: Arc<Shared>, all: bool, news: mpsc::Sender<Current>, stop: CancellationToken) {
     let own = shared.identity.node().to_string();
     let mut members = shared.coordinator.gossip.watch();
     let mut roster = Roster::default();
@@ -48,8 +49,10 @@ pub(super) async fn follow(shared: Arc<Shared>, news: mpsc::Sender<Current>, sto
         }
         standing.boards.members(&roster.presence, roster.hosts_by_job());
         follow_clocks(&shared, &own, &roster);
-        receive_verdicts(&shared, &list, &mut read);
-        let current = standing.all();
+        receive_verdicts(&shared, &list, &roster, &mut read);
+        let mut current = standing.all();
+        // Else each look of somebody would be news.
+        current.retain(|current| all || standing.is_told(current.job));
         changes.retain(|job, _| current.iter().any(|current| current.job == *job));
         for current in current {
             if changes.entry(current.job).or_default().is_news(&current.standing.report.verdict)
@@ -109,7 +112,8 @@ fn believed(list: &[Member]) -> BTreeMap<u64, BTreeSet<&str>> {
 }
 
 /// Takes in the verdicts that live members publish as judges; `read` are the texts that were read.
-fn receive_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(String, u64), String>) {
+/// Those of judges in other cells, which came otherwise, stay while they are current.
+fn receive_verdicts(shared: &Shared, list: &[Member], roster: &Roster, read: &mut BTreeMap<(String, u64), String>) {
     let believed = believed(list);
     let mut published: BTreeSet<(String, u64)> = BTreeSet::new();
     for member in list.iter().filter(|member| member.is_live() && !member.is_self) {
@@ -133,7 +137,11 @@ fn receive_verdicts(shared: &Shared, list: &[Member], read: &mut BTreeMap<(Strin
         }
     }
     read.retain(|key, _| published.contains(key));
-    shared.standing.keep_judges(|judge, job| published.contains(&(judge.to_owned(), job)));
+    let now_ns = steady_now_ns();
+    shared.standing.keep_judges(|judge, job, held| {
+        let came_otherwise = roster.is_elsewhere(judge) && roster.has(job, judge);
+        published.contains(&(judge.to_owned(), job)) || (came_otherwise && is_fresh(held, now_ns))
+    });
 }
 
 #[cfg(test)]

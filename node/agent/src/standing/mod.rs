@@ -7,7 +7,8 @@
 //! last ten minutes, and `page` answers with it; `roster` knows who runs which job, `members`
 //! follows the members and their verdicts, `clocks` follows the reference nodes' clocks,
 //! `keep_clocks` keeps them in the store; `keep_stacks` keeps where the named ranks were,
-//! `findings` writes findings and runs the operator's command.
+//! `findings` writes findings and runs the operator's command. In a mesh of cells `elsewhere` brings
+//! the verdicts of judges whose gossip does not come here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use super::Shared;
 mod boards;
 mod by_slices;
 mod clocks;
+mod elsewhere;
 mod feed;
 mod findings;
 mod full_report;
@@ -44,6 +46,7 @@ mod repeat;
 mod roster;
 pub(super) use roster::JOBS;
 
+pub(super) use elsewhere::hear;
 pub(super) use feed::Feed;
 pub(super) use findings::hook_is_ours;
 pub(super) use full_report::{full_report, with_full_report};
@@ -76,6 +79,7 @@ pub struct StandingState {
     own: Mutex<BTreeMap<u64, Held>>,
     /// Those received from the other judges, brief, by job and judge.
     received: Mutex<BTreeMap<u64, ByJudge>>,
+    elsewhere: elsewhere::Elsewhere,
     /// The members are to be looked at again.
     look: Notify,
     name: std::sync::OnceLock<String>,
@@ -144,15 +148,15 @@ impl StandingState {
     /// one that `chosen` says.
     pub fn all(&self) -> Vec<Current> {
         let now_ns = steady_now_ns();
-        let is_fresh = |at_ns: i64| now_ns.saturating_sub(at_ns) < FRESH_NS;
         let own = self.name.get().cloned().unwrap_or_default();
         let mut by_job = self.received.lock().clone();
+        self.elsewhere.add_to(&mut by_job);
         for (job, held) in self.own.lock().iter() {
             by_job.entry(*job).or_default().insert(own.clone(), held.clone());
         }
         let mut all = Vec::new();
         for (job, mut verdicts) in by_job {
-            verdicts.retain(|_, held| is_fresh(held.at_ns));
+            verdicts.retain(|_, held| is_fresh(held, now_ns));
             let newest_ns = verdicts.values().map(|held| held.at_ns).max().unwrap_or(now_ns);
             verdicts.retain(|_, held| newest_ns.saturating_sub(held.at_ns) < BEHIND_NS);
             let silent = self.silent_judges(job);
@@ -225,10 +229,15 @@ impl StandingState {
         own.insert(held.verdict.job, held);
     }
 
+    /// Whether verdicts of a job come here by themselves.
+    fn is_told(&self, job: u64) -> bool {
+        self.own.lock().contains_key(&job) || self.received.lock().contains_key(&job)
+    }
+
     /// Forgets the verdicts of those that publish none any more.
-    fn keep_judges(&self, publishes: impl Fn(&str, u64) -> bool) {
+    fn keep_judges(&self, publishes: impl Fn(&str, u64, &Held) -> bool) {
         let mut received = self.received.lock();
-        received.iter_mut().for_each(|(job, judges)| judges.retain(|judge, _| publishes(judge, *job)));
+        received.iter_mut().for_each(|(job, judges)| judges.retain(|judge, held| publishes(judge, *job, held)));
         received.retain(|_, judges| !judges.is_empty());
     }
 
@@ -254,6 +263,11 @@ impl StandingState {
     pub fn lost_windows(&self) -> u64 {
         self.outbox.lost()
     }
+}
+
+/// Whether a verdict is current still.
+fn is_fresh(held: &Held, now_ns: i64) -> bool {
+    now_ns.saturating_sub(held.at_ns) < FRESH_NS
 }
 
 /// Jobs that hang come first, those that are well behind them, and last those that have ended.
@@ -345,7 +359,10 @@ pub(super) fn start(
     let (news, changes) = mpsc::channel(findings::WAITING);
     tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
-    tasks.spawn(members::follow(Arc::clone(shared), news, stop.clone()));
+    tasks.spawn(members::follow(Arc::clone(shared), on_finding.is_some(), news, stop.clone()));
+    if on_finding.is_some() {
+        tasks.spawn(elsewhere::keep_hearing(Arc::clone(shared), stop.clone()));
+    }
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
     tasks.spawn(findings::publish(Arc::clone(shared), on_finding, changes, stop.clone()));

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
+use super::elsewhere;
 
 /// Most bytes kept of one job. At least one window is.
 const KEPT_BYTES: usize = 64 * 1024;
@@ -50,6 +51,8 @@ struct Judge {
     is_asked: bool,
     /// Since when it has confirmed nothing of what it was sent.
     silent_since: Option<Instant>,
+    /// The number of the last verdict of it that came with an answer.
+    verdict: u64,
 }
 
 impl Job {
@@ -145,6 +148,17 @@ impl Outbox {
         }
     }
 
+    /// The number of the last verdict that came with a judge's answers; 0 where none did.
+    fn verdict_of(&self, job: u64, judge: &str) -> u64 {
+        self.jobs.lock().get(&job).and_then(|job| job.judges.get(judge)).map_or(0, |judge| judge.verdict)
+    }
+
+    fn keep_verdict(&self, job: u64, judge: &str, number: u64) {
+        if let Some(judge) = self.jobs.lock().get_mut(&job).and_then(|job| job.judges.get_mut(judge)) {
+            judge.verdict = number;
+        }
+    }
+
     fn keep_needs(&self, job: u64, needs: WindowsReceived) {
         if let Some(job) = self.jobs.lock().get_mut(&job) {
             job.needs = needs;
@@ -166,8 +180,11 @@ pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first:
     let received = if judge == own {
         shared.standing.boards.receive(&own, &request)
     } else {
+        let far = shared.standing.roster().is_elsewhere(&judge);
+        let asked =
+            async { if far { ask_far(&shared, &judge, request).await } else { ask(&shared, &judge, request).await } };
         tokio::select! {
-            received = ask(&shared, &judge, request) => received,
+            received = asked => received,
             () = stop.cancelled() => return,
         }
     };
@@ -185,6 +202,28 @@ pub(super) async fn send(shared: Arc<Shared>, job: u64, judge: String, is_first:
 async fn ask(shared: &Shared, judge: &str, request: JobWindows) -> Result<WindowsReceived, String> {
     match super::ask(shared, judge, Request::Windows(request), Instant::now() + PATIENCE).await? {
         Response::WindowsReceived(received) => Ok(received),
+        other => Err(other.summary()),
+    }
+}
+
+/// The same of a judge in another cell, whose verdict comes with the answer.
+async fn ask_far(shared: &Shared, judge: &str, windows: JobWindows) -> Result<WindowsReceived, String> {
+    let (job, outbox) = (windows.job, &shared.standing.outbox);
+    let request = Request::FarWindows { windows, has: outbox.verdict_of(job, judge) };
+    match super::ask(shared, judge, request, Instant::now() + PATIENCE).await? {
+        Response::FarWindows { received, verdict } => {
+            if let Some(verdict) = verdict {
+                outbox.keep_verdict(job, judge, verdict.number);
+                match elsewhere::read(&verdict, &[job]) {
+                    Ok((read, at_ns)) => {
+                        shared.standing.receive(judge, read, at_ns);
+                        shared.standing.look_again();
+                    }
+                    Err(why) => tracing::debug!("a verdict of {judge}: {why}"),
+                }
+            }
+            Ok(received)
+        }
         other => Err(other.summary()),
     }
 }

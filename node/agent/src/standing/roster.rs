@@ -34,6 +34,8 @@ pub(super) struct Roster {
     pub(super) presence: BTreeMap<String, Presence>,
     /// Live hosts of this host's jobs, by name.
     hosts: BTreeMap<u64, Arc<BTreeSet<String>>>,
+    /// Those of them whose gossip does not come here: they are in other cells.
+    elsewhere: BTreeSet<String>,
 }
 
 impl Roster {
@@ -41,6 +43,7 @@ impl Roster {
     pub(super) fn update(&mut self, own: &str, own_jobs: &BTreeSet<u64>, list: &[Member]) {
         self.own = own.to_owned();
         self.presence.clear();
+        self.elsewhere.clear();
         self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
         for member in list {
             let presence = match member.state {
@@ -55,6 +58,9 @@ impl Roster {
             for job in jobs_of(member) {
                 if let Some(hosts) = self.hosts.get_mut(&job) {
                     Arc::make_mut(hosts).insert(member.name.clone());
+                    if member.seat.elsewhere {
+                        self.elsewhere.insert(member.name.clone());
+                    }
                 }
             }
         }
@@ -78,6 +84,11 @@ impl Roster {
     /// Whether a host has ranks of one of this host's jobs.
     pub(super) fn has(&self, job: u64, host: &str) -> bool {
         self.hosts.get(&job).is_some_and(|hosts| hosts.contains(host))
+    }
+
+    /// Whether a host of this host's jobs is in another cell.
+    pub(super) fn is_elsewhere(&self, host: &str) -> bool {
+        self.elsewhere.contains(host)
     }
 
     /// The live hosts of one of this host's jobs.

@@ -94,6 +94,7 @@ async fn standing_or_recent(
     // The standing verdicts are of everybody's jobs.
     let takes_standing = question.takes_standing() && caller.access.viewer().is_none();
     if takes_standing {
+        standing::hear(shared).await;
         let mut all = shared.standing.all();
         all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
         if !all.is_empty() {

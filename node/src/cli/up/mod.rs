@@ -295,6 +295,6 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
         on_finding: args.on_finding,
         asks_nccl: !args.no_nccl_ras,
         labels: args.label,
-        most_in_cell: None,
+        most_in_cell: Some(agent::config::MOST_IN_CELL),
     })
 }

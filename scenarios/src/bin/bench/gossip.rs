@@ -18,7 +18,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use gossip::{Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
+use gossip::{CellsUse, Gossip, GossipConfig, Inbound, Link, NodeFacts, Sealer};
 use scenarios::figures::{cpu_time, figure, none_of};
 use scenarios::lab::leaks::Resources;
 use tokio::sync::mpsc;
@@ -89,6 +89,9 @@ pub(super) struct Arguments {
     /// Gossipers, and by what factor they are slowed down [default: 10 100 400:2 1000:8]
     #[arg(value_name = "NODES[:SLOWED]", value_parser = size)]
     sizes: Vec<(usize, u32)>,
+    /// Gossipers of a cell at most
+    #[arg(long)]
+    most_in_cell: Option<usize>,
 }
 
 fn size(named: &str) -> Result<(usize, u32), std::num::ParseIntError> {
@@ -105,7 +108,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut measured = Vec::new();
     for &(n, slowed) in sizes {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        measured.push((n, runtime.block_on(measure(n, slowed)).with_context(|| format!("{n} gossipers"))?));
+        measured.push((
+            n,
+            runtime.block_on(measure(n, slowed, arguments.most_in_cell)).with_context(|| format!("{n} gossipers"))?,
+        ));
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
     for (n, cost) in measured {
@@ -135,7 +141,7 @@ fn address(index: usize) -> SocketAddr {
     ([10, 0, high, low], 7117).into()
 }
 
-async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
+async fn measure(n: usize, slowed: u32, most_in_cell: Option<usize>) -> anyhow::Result<Cost> {
     let net = Arc::new(Net::default());
     let before = Resources::now()?.memory_bytes;
     let began = Instant::now();
@@ -149,6 +155,7 @@ async fn measure(n: usize, slowed: u32) -> anyhow::Result<Cost> {
         config.interval *= slowed;
         config.dead_after *= slowed;
         config.digest_bytes_per_s /= slowed;
+        config.cells = most_in_cell.map(|most| CellsUse { most, told: &[], jobs: "jobs", trust: "trust" });
         let facts = NodeFacts {
             labels: [("rack".to_owned(), format!("r{}", index / 32))].into(),
             store_rows: index as u64,
