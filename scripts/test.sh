@@ -16,11 +16,14 @@ trap 'rm -rf "$printed" "$printed.rest" "$TMPDIR"' EXIT
 lane() {
     LANE=$1 $cargo test --locked --workspace --all-targets --no-fail-fast --config "target.'cfg(unix)'.runner='$PWD/scripts/lane.sh'"
 }
+# (Each with all that it starts in a process group of its own, to be ended together.)
+set -m
 lane waiting >"$printed" 2>&1 &
 waiting=$!
 lane rest >"$printed.rest" 2>&1 &
 rest=$!
-trap 'kill "$waiting" "$rest" 2>/dev/null; rm -rf "$printed" "$printed.rest" "$TMPDIR"' INT TERM
+set +m
+trap 'kill -- "-$waiting" "-$rest" 2>/dev/null; exit 130' INT TERM
 status=0
 lane live || status=$?
 wait "$rest" || status=$?

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use model::watch::{REQUEST_BOUNDS_NS, ServiceNow};
 use node_bpf::Record;
@@ -11,32 +12,37 @@ use record::RequestSum;
 
 /// Services that are counted by name …
 const MOST_SERVICES: usize = 64;
+/// … those that had none for so long make room, and begin anew …
+const GONE_AFTER: Duration = Duration::from_secs(3600);
 /// … the others together, as this one.
 const OTHERS: &str = "(other)";
 
-/// The counts.
+/// The counts, each with the time of its last request.
 #[derive(Debug, Default)]
-pub(super) struct Served(Mutex<BTreeMap<Arc<str>, ServiceNow>>);
+pub(super) struct Served(Mutex<BTreeMap<Arc<str>, (ServiceNow, Instant)>>);
 
 impl Served {
     /// Counts what is a sum of requests.
     pub(super) fn record(&self, record: &Record) {
         if let Record::RequestSum(sum) = record {
-            self.count(sum);
+            self.count(sum, Instant::now());
         }
     }
 
-    fn count(&self, sum: &RequestSum) {
+    fn count(&self, sum: &RequestSum, now: Instant) {
         let mut services = self.0.lock();
+        if services.len() >= MOST_SERVICES && !services.contains_key(&sum.of.service) {
+            services.retain(|_, (_, last)| now.duration_since(*last) < GONE_AFTER);
+        }
         let name = match services.contains_key(&sum.of.service) || services.len() < MOST_SERVICES {
             true => Arc::clone(&sum.of.service),
             false => Arc::from(OTHERS),
         };
-        let of = services.entry(name).or_insert_with_key(|name| ServiceNow {
-            name: name.to_string(),
-            durations: vec![0; REQUEST_BOUNDS_NS.len() + 1],
-            ..ServiceNow::default()
+        let (of, last) = services.entry(name).or_insert_with_key(|name| {
+            let durations = vec![0; REQUEST_BOUNDS_NS.len() + 1];
+            (ServiceNow { name: name.to_string(), durations, ..ServiceNow::default() }, now)
         });
+        *last = now;
         of.count += sum.count;
         of.errors += sum.errors;
         of.sum_ns = of.sum_ns.saturating_add(sum.sum_ns);
@@ -48,7 +54,7 @@ impl Served {
 
     /// By name.
     pub(super) fn now(&self) -> Vec<ServiceNow> {
-        self.0.lock().values().cloned().collect()
+        self.0.lock().values().map(|(of, _)| of.clone()).collect()
     }
 }
 
@@ -91,5 +97,9 @@ mod tests {
         assert_eq!((now[0].name.as_str(), now[0].count), (OTHERS, MOST_SERVICES as u64));
         served.record(&sum("s000", &[(1, 1)]));
         assert_eq!(served.now()[1].count, 2, "who is counted by name goes on to be");
+        let Record::RequestSum(new) = sum("named", &[(1, 1)]) else { panic!("it is a sum") };
+        served.count(&new, Instant::now() + GONE_AFTER);
+        let names: Vec<String> = served.now().into_iter().map(|of| of.name).collect();
+        assert_eq!(names, ["named"], "the others had none for an hour");
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn printed(tail: &Tail) -> String {
 
 /// That there is nothing, of this service or of any, and what to do.
 pub(super) fn nothing(service: Option<&str>) -> String {
-    let what = service.map_or_else(String::new, |name| format!(" of {}", printable(name)));
+    let what = service.map_or_else(|| " that were asked for".to_owned(), |name| format!(" of {}", printable(name)));
     format!(
         "no requests{what} are stored of this time (up --serve NAME=port:N names a server; docs/serving.md says which are \
          found without it)"

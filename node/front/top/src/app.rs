@@ -40,7 +40,7 @@ pub enum Wish {
 /// The title of what is shown of a service's slowest requests.
 #[must_use]
 pub fn slowest_of(service: &str) -> String {
-    format!("{}: the last ten minutes", harmless(service, 40))
+    format!("{}: what its slowest requests wait for", harmless(service, 40))
 }
 
 /// The overlay on the view.

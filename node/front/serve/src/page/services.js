@@ -53,6 +53,9 @@ export class Services {
       if (mine.signal.aborted) return;
       this.fresh = false;
       $("services-said").textContent = error.message;
+      for (const id of ["services-partial", "services-notes"]) $(id).textContent = "";
+      $("service-table").replaceChildren();
+      $("service").hidden = true;
     }
   }
 
