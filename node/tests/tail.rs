@@ -290,8 +290,10 @@ fn what_a_thread_or_another_process_did_for_a_request_is_told() {
     let elsewhere = share(&found, &[("kind", "asleep")]) - of_disk;
     assert!(of_disk > 0.02 && of_disk > elsewhere, "{found}");
 
+    // (On a busy host it has the CPU for a part of the time that it wants it.)
     let found = slowed("engine");
-    assert!(share(&found, &[("kind", "on_cpu"), ("thread", "main"), ("process", "engine")]) > 0.4, "{found}");
+    let of_engine = |kind: &str| share(&found, &[("kind", kind), ("thread", "main"), ("process", "engine")]);
+    assert!(of_engine("on_cpu") > 0.1 && of_engine("on_cpu") + of_engine("cpu_taken") > 0.5, "{found}");
 
     // Another program on the core of the process that does the work.
     let cpu = last_cpu();

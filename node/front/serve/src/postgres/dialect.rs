@@ -32,6 +32,7 @@ pub(super) fn rewritten(tokens: &[Token]) -> Result<Option<Vec<Token>>, String> 
     members(&mut new, &mut made)?;
     casts(&mut new, &mut made)?;
     limits(&mut new, &mut made)?;
+    without_counterpart(&new)?;
     Ok((new != tokens).then_some(new))
 }
 
@@ -95,7 +96,8 @@ fn constants(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
             let name = tokens.get(at + 2).and_then(Token::name).unwrap_or_default();
             (name == "interval" || TIMES.contains(&name.as_str())).then(|| (text, past_type(tokens, at + 2), name))
         } else {
-            None
+            let added = text_at(tokens, at).filter(|text| is_added(tokens, at) && is_interval(text));
+            added.map(|text| (text, at + 1, "interval".to_owned()))
         };
         let Some((text, end, name)) = value else {
             new.push(tokens[at].clone());
@@ -112,6 +114,35 @@ fn constants(tokens: &mut Vec<Token>, made: &mut Made) -> Result<(), String> {
         at = end;
     }
     *tokens = new;
+    Ok(())
+}
+
+/// Whether it is added to something, or taken from it, as in `now() - '5 minutes'`.
+fn is_added(tokens: &[Token], at: usize) -> bool {
+    at > 0 && ["+", "-"].iter().any(|sign| is_at(tokens, at - 1, sign))
+}
+
+/// Whether a text is an interval and no number: SQLite would take the number that it begins with.
+fn is_interval(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_alphabetic() || c == ':') && interval(text).is_ok()
+}
+
+/// Forms that nothing is written in place of.
+///
+/// # Errors
+/// There is one; what to write instead.
+fn without_counterpart(tokens: &[Token]) -> Result<(), String> {
+    for at in 0..tokens.len() {
+        if is_at(tokens, at, "distinct") && is_at(tokens, at + 1, "on") && is_at(tokens, at + 2, "(") {
+            return Err(
+                "no DISTINCT ON here: number the rows with row_number() OVER (PARTITION BY … ORDER BY …), and take 1"
+                    .to_owned(),
+            );
+        }
+        if is_at(tokens, at, "array") && is_at(tokens, at + 1, "[") {
+            return Err("no arrays here, but for x = ANY (array[…]): json_array(…) makes a list".to_owned());
+        }
+    }
     Ok(())
 }
 

@@ -397,8 +397,10 @@ mod tests {
     use super::super::tokens::tokens;
     use super::*;
 
+    /// With a space between all tokens.
     fn of(sql: &str) -> String {
-        rewritten(&tokens(sql).unwrap())
+        let tokens = tokens(&rewritten(&tokens(sql).unwrap())).unwrap();
+        tokens.into_iter().map(|token| token.text).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -439,7 +441,7 @@ mod tests {
             "array_to_string ( ( select pg_literal ( json_group_array ( 'a' || x ) ) from ( SELECT value AS \"x\" FROM json_each ( \
              pg_array ( t . o ) ) ) x ) , ',' )"
         );
-        assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user() , t . user");
+        assert_eq!(of("SELECT current_user, t.user"), "SELECT pg_user ( ) , t . user");
         assert_eq!(of("CAST(CAST('a' AS REGCLASS) AS OID)"), "CAST ( regclass ( 'a' ) AS \"OID\" )");
         assert_eq!(of("json_build_object('a', b)"), "json_object ( 'a' , b )");
         assert_eq!(of("to_regclass('a')::oid::regclass"), "regclass ( to_regclass ( 'a' ) )");

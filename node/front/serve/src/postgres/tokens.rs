@@ -366,9 +366,22 @@ pub(super) fn strings(tokens: &mut [Token]) {
     }
 }
 
-/// As one line of SQL.
+/// As one line of SQL. Where a parenthesis, a comma or a dot stood close to its neighbour it does again:
+/// a column without a name is called as it is written.
 pub(super) fn joined(tokens: &[Token]) -> String {
-    tokens.iter().map(|token| token.text.as_str()).collect::<Vec<_>>().join(" ")
+    let is_sign = |token: &Token| ["(", ")", ",", "."].iter().any(|sign| token.is(sign));
+    let mut sql = String::new();
+    let mut before: Option<&Token> = None;
+    for token in tokens {
+        let were_close =
+            |before: &Token| before.at + before.text.len() == token.at && (is_sign(before) || is_sign(token));
+        if before.is_some_and(|before| !were_close(before)) {
+            sql.push(' ');
+        }
+        sql.push_str(&token.text);
+        before = Some(token);
+    }
+    sql
 }
 
 #[cfg(test)]

@@ -68,6 +68,11 @@ fn times_are_nanoseconds() {
     let statement = tokens("SELECT now(), ts_ns FROM t").unwrap();
     assert_eq!(joined(&with_now(&statement, 7).unwrap()), "SELECT 7 , ts_ns FROM t");
     assert_eq!(with_now(&tokens("SELECT now FROM t").unwrap(), 7), None);
+    becomes("WHERE ts_ns > now() - '5 minutes'", "WHERE ts_ns > now() - 300000000000");
+    becomes("WHERE ts_ns > current_date", "WHERE ts_ns > (( now() ) / 86400000000000 * 86400000000000 )");
+    assert_eq!(of("WHERE x = y - '5' AND z = 'a' || '5 minutes'"), "WHERE x = y - '5' AND z = 'a' || '5 minutes'");
+    assert!(refused("SELECT DISTINCT ON (rank) * FROM t").contains("row_number()"));
+    assert!(refused("SELECT array[1, 2]").contains("json_array"));
 }
 
 #[test]

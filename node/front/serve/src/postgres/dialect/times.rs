@@ -4,7 +4,9 @@ use super::super::tokens::{Token, is_at};
 use super::call::Call;
 
 /// Words for the time at which a statement begins; some take a precision in parentheses.
-pub(super) const WORDS: &[&str] = &["current_timestamp", "localtimestamp"];
+pub(super) const WORDS: &[&str] = &["current_timestamp", "localtimestamp", CURRENT_DATE];
+/// The midnight before, UTC.
+const CURRENT_DATE: &str = "current_date";
 /// Parts of a time with a fixed length, in nanoseconds. All begin at whole multiples of it.
 const FIXED: &[(&str, i64)] = &[
     ("microseconds", 1_000),
@@ -37,6 +39,9 @@ pub(super) const NAMES: &[&str] = &[
 /// # Errors
 /// A part of a time that is not known, or other arguments than the function takes.
 pub(super) fn rewritten(call: &Call<'_>) -> Result<Option<String>, String> {
+    if call.name == CURRENT_DATE {
+        return truncated("day", "now()").map(Some);
+    }
     let Some((from, to)) = call.inside else { return Ok(Some("now()".to_owned())) };
     let field_at = |at: usize| {
         let token = call.tokens.get(at);
