@@ -185,6 +185,13 @@ fn a_damaged_store_is_a_missing_node_of_every_command() {
         let unread = rankmesh().args(&command).stdout(closed).output().expect("runs");
         assert!(unread.status.success() && !stderr(&unread).contains("panicked"), "{command:?}: {}", stderr(&unread));
     }
+    // Of each collective some ranks' calls are in another store: who came last of it is not known.
+    let one = job_dir.join("gpu0.db").display().to_string();
+    let cost = stdout(&run(&["cost", "--db", &one]));
+    assert!(
+        cost.split_whitespace().collect::<Vec<_>>().join(" ").contains("what ranks waited is not known here"),
+        "{cost}"
+    );
     let live = run(&["stacks", "--db", &path]);
     assert_eq!(live.status.code(), Some(2), "stacks are of running processes: {}", stderr(&live));
     let empty = dir.path().join("empty");

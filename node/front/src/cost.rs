@@ -134,7 +134,7 @@ impl Bill {
 
     /// Whether any collective's waiting is in it.
     pub fn is_of_some(&self) -> bool {
-        self.waited.collectives > 0 || self.waited.without_waits > 0
+        self.waited.is_of_some()
     }
 
     /// Whether all nodes and all of the time are in it.
@@ -200,6 +200,11 @@ fn printed(bill: &Bill) -> String {
         "In {seconds:.0} s ranks waited {:.1} rank-seconds in {} collectives for the one that came last.",
         bill.waited.rank_seconds, bill.waited.collectives
     ));
+    if bill.waited.incomplete > 0 {
+        let words = "{} more collectives are not in it: not all of their ranks' calls have a number here (a host without \
+                     an agent, an agent that was started again, time slices).";
+        out.push_str(&record::wrapped(&words.replace("{}", &bill.waited.incomplete.to_string())));
+    }
     if let Some(money) = &bill.money {
         out.push_str(&money.text());
         out.push('\n');
@@ -268,6 +273,7 @@ mod tests {
                 rank_seconds: 36.0,
                 culprits: vec![charge],
                 without_waits: 2,
+                incomplete: 3,
             },
             money: None,
             coverage: Coverage::default(),
@@ -275,7 +281,9 @@ mod tests {
         let plain = printed(&bill);
         assert!(plain.lines().all(|line| line.chars().count() <= 80), "{plain}");
         assert!(
-            plain.contains("10 s before that are not in it") && plain.contains("2 collectives were calls that only"),
+            plain.contains("10 s before that are not in it")
+                && plain.contains("2 collectives were calls that only")
+                && plain.contains("3 more collectives are not in it"),
             "{plain}"
         );
         bill.money = Some(Money {

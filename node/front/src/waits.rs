@@ -50,6 +50,16 @@ pub(crate) struct Waited {
     pub(crate) culprits: Vec<Charge>,
     /// Collectives of calls that only enqueue: they contain no waits.
     pub(crate) without_waits: i64,
+    /// Collectives that are not in it, since only a part of their ranks' calls has a number here: a
+    /// host was without an agent, an agent was started again, or calls were recorded in slices.
+    pub(crate) incomplete: i64,
+}
+
+impl Waited {
+    /// Whether any collective's waiting is in it.
+    pub(crate) fn is_of_some(&self) -> bool {
+        self.collectives > 0 || self.without_waits > 0
+    }
 }
 
 /// Asks for the waiting in these calls, until the client's time is up.
@@ -64,7 +74,7 @@ pub(crate) fn waited(
 ) -> anyhow::Result<Waited> {
     let (first_ns, last_ns) = of.span_ns;
     let mut sums: BTreeMap<(i64, String, String), (i64, f64)> = BTreeMap::new();
-    let (mut without_waits, mut until_ns) = (0, last_ns.saturating_add(1));
+    let (mut without_waits, mut incomplete, mut until_ns) = (0, 0, last_ns.saturating_add(1));
     let span_ns = i128::from(until_ns) - i128::from(first_ns);
     let slice_ns = i64::try_from(span_ns * i128::from(SLICE_CALLS) / i128::from(of.calls.max(1))).unwrap_or(i64::MAX);
     while until_ns > first_ns && !client.left().is_zero() {
@@ -73,10 +83,11 @@ pub(crate) fn waited(
         // The one that waits least came last; with one min() alone, and no max(), SQLite gives the
         // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
         let asked = client.ask(format!(
-            "SELECT rank, node, count(*), sum(waited), sum(enqueued > 0) FROM (SELECT min(wait_ns) AS least, rank, node, \
-             sum(wait_ns) AS waited, sum(tier = 0) AS enqueued FROM lateness({from_ns}, {until_ns}) \
-             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq HAVING count(*) = avg(ranks) AND count(*) > 1) \
-             GROUP BY rank, node",
+            "SELECT rank, node, sum(whole), sum(iif(whole, waited, 0)), sum(whole AND enqueued > 0), sum(NOT whole) \
+             FROM (SELECT min(wait_ns) AS least, rank, node, sum(wait_ns) AS waited, sum(tier = 0) AS enqueued, \
+             count(*) = ifnull(avg(nranks), count(*)) AS whole FROM lateness({from_ns}, {until_ns}) \
+             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq \
+             HAVING count(*) = avg(ranks) AND (count(*) > 1 OR avg(nranks) > 1)) GROUP BY rank, node",
             of.comms.join(", ")
         ));
         let slice = match asked {
@@ -95,11 +106,13 @@ pub(crate) fn waited(
             sum.0 += integer(row, 2).unwrap_or(0);
             sum.1 += real(row, 3).unwrap_or(0.0) / 1e9;
             without_waits += integer(row, 4).unwrap_or(0);
+            incomplete += integer(row, 5).unwrap_or(0);
         }
         until_ns = from_ns;
     }
     let mut culprits: Vec<Charge> = sums
         .into_iter()
+        .filter(|(_, (collectives, _))| *collectives > 0)
         .map(|((rank, node, cause), (collectives, rank_seconds))| Charge {
             rank,
             node,
@@ -117,6 +130,7 @@ pub(crate) fn waited(
         rank_seconds: culprits.iter().fold(0.0, |sum, charge| sum + charge.rank_seconds),
         culprits,
         without_waits,
+        incomplete,
     })
 }
 

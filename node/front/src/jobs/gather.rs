@@ -73,8 +73,10 @@ pub(super) fn jobs(job: Option<&str>, span_ns: Option<(i64, i64)>, client: &Clie
             let comms: Vec<String> = seen.comms.keys().map(i64::to_string).collect();
             let of = Calls { comms, span_ns: (seen.first_ns, seen.last_ns), calls: seen.calls };
             let named = named.of_job(&job.job_id);
-            job.waited =
+            let waited =
                 (!of.comms.is_empty()).then(|| waits::waited(client, &of, &named, &mut coverage)).transpose()?;
+            // (That nothing could be matched is no sum of 0.)
+            job.waited = waited.filter(|waited| waited.is_of_some() || waited.incomplete == 0);
             if of.comms.is_empty() {
                 job.waited = Some(waits::Waited { asked_since_ns: seen.first_ns, ..waits::Waited::default() });
             }
