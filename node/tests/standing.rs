@@ -360,4 +360,16 @@ fn a_host_that_vanished_is_named_by_its_ranks() {
             }
         });
     }
+    // Longer after than a host counts as one with ranks by what it sent.
+    let end_ns = |answer: &Value| answer["standing"]["window_end_ns"].as_i64().ok_or("no window");
+    let long_after_ns = end_ns(&standing(&lab, AGENTS[0]).expect("standing")).expect("standing") + 12_000_000_000;
+    for coordinator in &AGENTS[..3] {
+        wait_for(&format!("{coordinator} goes on missing m4"), || {
+            let answer = standing(&lab, coordinator)?;
+            match (end_ns(&answer)? >= long_after_ns, &answer["coverage"]) {
+                (true, of) if of["asked"] == 4 && of["missing"][0][0] == "m4" => Ok(()),
+                (_, of) => Err(of.to_string()),
+            }
+        });
+    }
 }

@@ -486,8 +486,28 @@ fn covered(
     missing.sort_by(|a, b| a.node.cmp(&b.node));
     let asked = asked.len() + unknown.len();
     let cut = if question.labels.is_empty() { None } else { unlabelled(list) };
-    let notes = share.into_iter().chain(doubles(members.iter().copied())).chain(cut).collect();
+    let nobody = nobody(list, members, &named, question);
+    let notes = share.into_iter().chain(doubles(members.iter().copied())).chain(nobody).chain(cut).collect();
     Coverage { asked, answered: asked - missing.len(), missing, notes }
+}
+
+/// What to say of a question that no member has rows for: of labels that nobody has, and of `named`,
+/// the names in the SQL's own conditions on `node`, those that nobody has. A slip of the pen must not
+/// look like an empty answer.
+fn nobody(list: &[Member], chosen: &[&Member], named: &[String], question: &Question) -> Vec<String> {
+    let mut notes = Vec::new();
+    if chosen.is_empty() && !question.labels.is_empty() && !list.is_empty() {
+        let labels: Vec<String> = question.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let which = if question.nodes.is_empty() { "no node" } else { "none of the nodes in --nodes" };
+        let labels = labels.join(" and ");
+        notes.push(format!("{which} has the label {labels} (rankmesh nodes lists labels)"));
+    }
+    let unknown: Vec<&str> =
+        named.iter().filter(|name| list.iter().all(|it| it.name != **name)).map(String::as_str).collect();
+    if !unknown.is_empty() {
+        notes.push(format!("no node is known of the name {} (rankmesh nodes lists them)", unknown.join(", ")));
+    }
+    notes
 }
 
 /// What to say to a question by label of members whose labels are not known here: they were too long
@@ -513,4 +533,35 @@ pub fn doubles<'m>(members: impl IntoIterator<Item = &'m Member>) -> Vec<String>
         ))
     };
     members.into_iter().filter_map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_or_a_name_that_nobody_has_is_said() {
+        let facts = gossip::NodeFacts { labels: [("rack".into(), "a".into())].into(), ..gossip::NodeFacts::default() };
+        let list = [Member {
+            name: "n1".into(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            generation: 1,
+            state: MemberState::Live,
+            facts: facts.into(),
+            is_self: true,
+            double: None,
+            seat: gossip::Seat::default(),
+        }];
+        let said = |label: Option<&str>, named: &[&str]| {
+            let labels = label.map(|value| ("rack".to_owned(), value.to_owned())).into_iter().collect();
+            let question = Question { labels, ..Question::default() };
+            let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+            nobody(&list, &chosen(&list, &question), &named, &question)
+        };
+        assert_eq!(said(None, &[]), Vec::<String>::new());
+        assert_eq!(said(Some("a"), &["n1"]), Vec::<String>::new());
+        assert_eq!(said(Some("b"), &["n1"]), ["no node has the label rack=b (rankmesh nodes lists labels)"]);
+        let unknown = "no node is known of the name n8, n9 (rankmesh nodes lists them)";
+        assert_eq!(said(None, &["n1", "n8", "n9"]), [unknown]);
+    }
 }

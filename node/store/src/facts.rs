@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::columnar;
 use super::losslog::{LossFact, LossLog};
 use super::schema::{CHOSEN_TABLES, TIMED_TABLES, UNFILLED_TABLES, base_tables};
-use super::sessions::Gap;
+use super::sessions::{self, Gap};
 
 /// The facts of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -113,7 +113,7 @@ pub(crate) struct FactsState {
     pub(crate) file_bytes: u64,
     pub(crate) wal_bytes: u64,
     pub(crate) losses: LossLog,
-    gaps: Vec<Gap>,
+    pub(crate) gaps: Vec<Gap>,
     /// What is not recorded on this host, and why: the tables concerned and the note.
     pub(crate) not_recorded: Vec<(Vec<&'static str>, String)>,
 }
@@ -127,8 +127,8 @@ impl FactsState {
         }
     }
 
-    pub(crate) fn load(conn: &Connection, gaps: Vec<Gap>) -> rusqlite::Result<Self> {
-        let mut state = Self { gaps, losses: LossLog::load(conn)?, ..Self::default() };
+    pub(crate) fn load(conn: &Connection) -> rusqlite::Result<Self> {
+        let mut state = Self { gaps: sessions::gaps(conn)?, losses: LossLog::load(conn)?, ..Self::default() };
         // (A file that no agent of this version has opened may lack tables, or have them as rows.)
         let has = |name: &str| {
             let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
@@ -143,6 +143,13 @@ impl FactsState {
             });
         }
         Ok(state)
+    }
+
+    /// The time of the newest row that an agent recorded up to now, Unix nanoseconds. (That of a mark
+    /// is its writer's choice, and rows of a clock that was ahead tell nothing.)
+    pub(crate) fn newest(&self, now_ns: i64) -> Option<i64> {
+        let recorded = self.tables.iter().filter(|table| table.name != "annotations");
+        recorded.filter_map(|table| table.last_ns).filter(|ns| *ns <= now_ns).max()
     }
 
     /// Renew the facts of one table after a commit that touched it.

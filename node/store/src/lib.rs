@@ -188,9 +188,10 @@ impl Store {
         let now_ns = unix_now_ns();
         let last_ns = sessions::last_alive(&conn).map_err(sqlite)?;
         let mut age = age::AgeClock::begin(last_ns, now_ns, steady_now_ns());
+        let mut facts = FactsState::load(&conn).map_err(sqlite)?;
+        sessions::settle(&conn, facts.newest(now_ns)).map_err(sqlite)?;
         let session = sessions::begin(&conn, now_ns, age.now(now_ns, steady_now_ns())).map_err(sqlite)?;
-        let gaps = sessions::gaps(&conn).map_err(sqlite)?;
-        let mut facts = FactsState::load(&conn, gaps).map_err(sqlite)?;
+        facts.gaps = sessions::gaps(&conn).map_err(sqlite)?;
         facts.file_bytes = retention::file_bytes(&conn).map_err(sqlite)?;
         let shared = Arc::new(Shared::new(config.queue_records, facts, session.start_ns));
         if config.hold_for_archive {

@@ -33,7 +33,7 @@ use super::error::StoreError;
 use super::facts::{Facts, FactsState, TableFacts};
 use super::rows::ClockOffsetSeen;
 use super::schema::{APPLICATION_ID, MAGIC, REPLICATED_TABLES, SCHEMA_VERSION, read_up_to};
-use super::{columnar, sessions, side_file};
+use super::{columnar, side_file};
 
 /// Up to this size rows of a served file are counted; beyond, estimated by the highest row id.
 const COUNT_BELOW_BYTES: u64 = 256 << 20;
@@ -136,8 +136,7 @@ impl ServedDb {
         let application: i64 = conn.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(failed)?;
         if application == i64::from(APPLICATION_ID) {
             // (One of an early schema has no such tables, and nothing to report.)
-            let recorded = sessions::gaps(&conn).and_then(|gaps| FactsState::load(&conn, gaps));
-            served.recorded = recorded.ok();
+            served.recorded = FactsState::load(&conn).ok();
             served.replicated = REPLICATED_TABLES.iter().map(|table| (*table).to_owned()).collect();
         }
         Ok(served)

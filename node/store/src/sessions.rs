@@ -21,9 +21,21 @@ pub(crate) struct Gap {
     pub(crate) until_ns: i64,
 }
 
-/// When a session last lived, by the clock of `age`. None where there was none.
+/// When the last session last lived, by the clock of `age`. None where there was none. (To be read
+/// before [`settle`].)
 pub(crate) fn last_alive(conn: &Connection) -> rusqlite::Result<Option<i64>> {
-    conn.query_row("SELECT max(alive_ns) FROM sessions", [], |row| row.get(0))
+    conn.query_row("SELECT alive_ns FROM sessions ORDER BY id DESC LIMIT 1", [], |row| row.get(0)).optional()
+}
+
+/// Sets the end of the last session, where it was killed, to the time of the newest row, Unix
+/// nanoseconds: the clock of `age`, by which it said that it lived, may have been behind.
+pub(crate) fn settle(conn: &Connection, newest_ns: Option<i64>) -> rusqlite::Result<()> {
+    conn.execute(
+        "UPDATE sessions SET alive_ns = max(alive_ns, start_ns, ifnull(?1, start_ns)) \
+         WHERE stop_ns IS NULL AND id = (SELECT max(id) FROM sessions)",
+        [newest_ns],
+    )?;
+    Ok(())
 }
 
 /// Begin a session at `now_ns` of the wall clock, `alive_ns` of that of `age`.
@@ -71,7 +83,7 @@ pub(crate) fn birth(conn: &Connection) -> rusqlite::Result<Option<i64>> {
 pub(crate) fn gaps(conn: &Connection) -> rusqlite::Result<Vec<Gap>> {
     // (Between the first session and the next that is kept others may have been.)
     let mut stmt = conn.prepare(
-        "SELECT start_ns, ifnull(stop_ns, alive_ns) FROM sessions WHERE id > (SELECT max(id) FROM sessions) - ?1 \
+        "SELECT start_ns, max(start_ns, ifnull(stop_ns, alive_ns)) FROM sessions WHERE id > (SELECT max(id) FROM sessions) - ?1 \
          ORDER BY start_ns",
     )?;
     let mut rows = stmt.query([MOST_SESSIONS])?;

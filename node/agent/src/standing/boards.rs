@@ -7,9 +7,10 @@ use digest::{Digest, WINDOW_NS, encode, time_use};
 use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
-use standing::{Board, LONG_LOOKBACK, NO_JOB, Presence};
+use standing::{Board, LONG_LOOKBACK, NO_JOB};
 use tokio::sync::Notify;
 
+use super::roster::Roster;
 use super::{LARGEST, LARGEST_TIMES};
 
 /// Lanes of which one request may ask for numbers.
@@ -72,10 +73,11 @@ impl Boards {
 
     /// Who is there, and who of these has ranks of which job. (On the board of all
     /// the mesh nobody is expected.)
-    pub(super) fn members(&self, presence: &BTreeMap<String, Presence>, hosts: &BTreeMap<u64, Arc<BTreeSet<String>>>) {
+    pub(super) fn members(&self, roster: &Roster) {
         for (job, board) in &mut self.state.lock().boards {
-            board.presence(presence);
-            board.expect_of(&hosts.get(job).cloned().unwrap_or_default());
+            board.presence(&roster.presence);
+            board.expect_of(&roster.hosts_by_job().get(job).cloned().unwrap_or_default());
+            board.miss(roster.dead_hosts(*job));
         }
     }
 

@@ -128,10 +128,11 @@ async fn judge_slices(shared: &Arc<Shared>, job: u64, duty: &mut Duty, stop: &Ca
     let standing = &shared.standing;
     let (name, roster) = (shared.recording.feed().job_name(job), standing.roster());
     let hosts = roster.hosts_by_job().get(&job).cloned().unwrap_or_default();
-    let Some((judged, measured)) = duty.slices.look(shared, (job, &name), &hosts, stop) else { return };
+    let Some((mut judged, measured)) = duty.slices.look(shared, (job, &name), &hosts, stop) else { return };
     if let Some(measured) = measured {
         standing.kept.add(job, measured);
     }
+    judged.miss(&roster.dead_hosts(job));
     let verdict = JobVerdict { job, name, standing: judged };
     if publish(shared, &verdict, &mut duty.published).await {
         standing.judged(verdict, steady_now_ns());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gossip::{Member, MemberState};
-use standing::{Presence, judges};
+use standing::{DeadHosts, Presence, judges};
 
 /// The gossip key under which a host says its jobs: a version, then their keys in hexadecimal.
 pub(in super::super) const JOBS: &str = "jobs";
@@ -34,7 +34,9 @@ pub(super) struct Roster {
     pub(super) presence: BTreeMap<String, Presence>,
     /// Live hosts of this host's jobs, by name.
     hosts: BTreeMap<u64, Arc<BTreeSet<String>>>,
-    /// Those of them whose gossip does not come here: they are in other cells.
+    /// Dead hosts of this host's jobs, as long as the mesh lists them.
+    dead: BTreeMap<u64, DeadHosts>,
+    /// Those of the live ones whose gossip does not come here: they are in other cells.
     elsewhere: BTreeSet<String>,
 }
 
@@ -45,6 +47,7 @@ impl Roster {
         self.presence.clear();
         self.elsewhere.clear();
         self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
+        self.dead = own_jobs.iter().map(|job| (*job, DeadHosts::default())).collect();
         for member in list {
             let presence = match member.state {
                 MemberState::Live => Presence::Live,
@@ -52,7 +55,11 @@ impl Roster {
                 MemberState::Unconfirmed => continue,
             };
             self.presence.insert(member.name.clone(), presence);
-            if presence == Presence::Dead || member.is_self {
+            if member.is_self {
+                continue;
+            }
+            if presence == Presence::Dead {
+                self.miss(member);
                 continue;
             }
             for job in jobs_of(member) {
@@ -64,6 +71,25 @@ impl Roster {
                 }
             }
         }
+    }
+
+    /// Takes in a dead member: by what it said last, or where that is not known (this agent was
+    /// started again since) perhaps a host of any job.
+    fn miss(&mut self, member: &Member) {
+        let name = || member.name.clone();
+        if !member.facts.extra.contains_key(JOBS) {
+            self.dead.values_mut().for_each(|dead| Arc::make_mut(&mut dead.perhaps).extend([name()]));
+        }
+        for job in jobs_of(member) {
+            if let Some(dead) = self.dead.get_mut(&job) {
+                Arc::make_mut(&mut dead.of_job).insert(name());
+            }
+        }
+    }
+
+    /// The dead hosts of one of this host's jobs.
+    pub(super) fn dead_hosts(&self, job: u64) -> DeadHosts {
+        self.dead.get(&job).cloned().unwrap_or_default()
     }
 
     /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
@@ -134,6 +160,8 @@ mod tests {
             member("b", MemberState::Dead, Some(&text)),
             member("c", MemberState::Live, Some("1")),
             member("d", MemberState::Live, Some("9 7 x")),
+            member("e", MemberState::Dead, Some("1 9")),
+            member("f", MemberState::Dead, None),
         ];
         roster.update("me", &jobs, &list);
         let nobody = BTreeSet::new();
@@ -146,6 +174,9 @@ mod tests {
         assert!(roster.judges_here(7, &nobody) && roster.judges(8, &nobody).is_empty(), "no job of this host");
         assert_eq!(roster.judges(u64::MAX, &BTreeSet::from(["a".to_owned()])), ["me"]);
         assert!(roster.has(7, "d") && !roster.has(7, "c"));
+        let dead = roster.dead_hosts(7);
+        assert_eq!(*dead.of_job, BTreeSet::from(["b".to_owned()]), "by what it said last");
+        assert_eq!(*dead.perhaps, BTreeSet::from(["f".to_owned()]), "it is not known what it ran");
         assert_eq!((roster.reference(7), roster.presence["b"]), (Some("a"), Presence::Dead));
     }
 }

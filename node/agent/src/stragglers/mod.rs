@@ -485,7 +485,14 @@ async fn from_standing(
     let gathered = add_causes(asking.within(CAUSE_PATIENCE), &mut report, &silent).await;
     hangs::add_witnesses(asking.within(CAUSE_PATIENCE), Some(shared), &mut report).await;
     let about = current.about();
-    report.coverage.notes.extend(silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer")));
+    // (One that has just died is in the verdict of a window whose calls it had told of.)
+    let until = |judge: &str| match report.coverage.is_missing(judge) {
+        true => "",
+        false => " any more; what it said up to the verdict's window is in",
+    };
+    let notes: Vec<String> =
+        silent.iter().map(|judge| format!("{judge}, a judge of the job, does not answer{}", until(judge))).collect();
+    report.coverage.notes.extend(notes);
     let mut after = example(&report, gathered.as_ref());
     let by = match about.judge.as_deref() {
         Some(judge) => format!("by {judge}, a judge of the job"),

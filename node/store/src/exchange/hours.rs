@@ -128,9 +128,8 @@ impl Hours {
         let birth_ns = sessions::birth(&conn).map_err(sqlite)?;
         let birth_ns = birth_ns.ok_or_else(|| HoursError::NoStore(path.to_owned()))?;
         let schema_version = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
-        let gaps = sessions::gaps(&conn).map_err(sqlite)?;
-        let spans = gaps.iter().map(|gap| (gap.since_ns, gap.until_ns)).collect();
-        let known = FactsState::load(&conn, gaps).map_err(sqlite)?;
+        let known = FactsState::load(&conn).map_err(sqlite)?;
+        let spans = known.gaps.iter().map(|gap| (gap.since_ns, gap.until_ns)).collect();
         let mut tables = tables::tables(&conn).map_err(sqlite)?;
         tables.retain(|table| table.time.is_some());
         let sql = "SELECT count(*) > 0 FROM sqlite_schema WHERE name = 'segments'";

@@ -141,6 +141,33 @@ fn sessions_show_when_nothing_was_recorded() {
     assert_eq!(int(&conn, "SELECT max(stop_ns) FROM sessions"), began + 7);
 }
 
+/// The clock by which a session says that it lives takes a pause before it only after an hour.
+#[test]
+fn a_killed_session_ends_with_its_newest_row() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let (now, hour) = (unix_now_ns(), 3_600_000_000_000);
+    let last = now - hour;
+    {
+        let store = open(&path);
+        let mut call = collective(0);
+        call.ts_ns = last;
+        store.ingest().record(Record::Collective(call));
+        store.flush(PATIENCE).unwrap();
+    }
+    let killed =
+        format!("UPDATE sessions SET start_ns = {}, alive_ns = {}, stop_ns = NULL", last - hour, last - 2 * hour);
+    connect(&path).execute(&killed, []).unwrap();
+    let store = open(&path);
+    let gap = |range| store.notes(&[], range).iter().any(|note| note.starts_with("no agent recorded between "));
+    assert!(gap(last + 1..now) && !gap(last - hour..last), "{:?}", store.notes(&[], ALL_TIME));
+    drop(store);
+    let conn = connect(&path);
+    assert_eq!(int(&conn, "SELECT alive_ns FROM sessions ORDER BY id LIMIT 1"), last);
+    let next = int(&conn, "SELECT alive_ns FROM sessions ORDER BY id DESC LIMIT 1");
+    assert!(next < last - hour, "the next one's clock is as patient as before: {next}");
+}
+
 #[test]
 fn facts_follow_the_rows() {
     let dir = tempfile::tempdir().unwrap();

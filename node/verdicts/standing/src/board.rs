@@ -17,6 +17,15 @@ pub enum Presence {
     Dead,
 }
 
+/// Dead hosts of a job: the answer must not look complete because they are gone.
+#[derive(Debug, Clone, Default)]
+pub struct DeadHosts {
+    /// Those that said last that they had ranks of it.
+    pub of_job: Arc<BTreeSet<String>>,
+    /// Those of which it is not known what they ran. They count where ranks of the job are not heard.
+    pub perhaps: Arc<BTreeSet<String>>,
+}
+
 /// Digests of a node by which others number their calls: of twice as many windows as are gossiped at
 /// a time.
 const RECENT_DIGESTS: usize = 2 * NODE_WINDOWS as usize + 1;
@@ -28,6 +37,8 @@ pub struct Board {
     pages: BTreeMap<Arc<str>, Arc<Page>>,
     /// Live hosts of the job, as far as that is known: of each a digest is expected.
     hosts: Arc<BTreeSet<String>>,
+    /// Hosts that count as missing as long as the mesh lists them as dead.
+    dead_hosts: DeadHosts,
     /// Hosts that record calls of the job in time slices, and when they said so last, on this host's
     /// steady clock.
     slices: BTreeMap<Arc<str>, i64>,
@@ -163,6 +174,15 @@ impl Board {
     /// The live hosts of the job: one that sends nothing is missing.
     pub fn expect_of(&mut self, hosts: &Arc<BTreeSet<String>>) {
         self.hosts = Arc::clone(hosts);
+    }
+
+    /// The dead hosts of the job: they are missing.
+    pub fn miss(&mut self, dead_hosts: DeadHosts) {
+        self.dead_hosts = dead_hosts;
+    }
+
+    pub(super) fn dead_hosts(&self) -> &DeadHosts {
+        &self.dead_hosts
     }
 
     pub(super) fn hosts(&self) -> &BTreeSet<String> {

@@ -90,6 +90,13 @@ impl Judge {
         self.judged = Some(window);
         let gone = view.gone(window);
         let mut report = settle(&self.raw, window, stride, &gone);
+        // What settles may be the verdict of a window before, in which a host was heard still.
+        let (answered, missing) = view.heard(window);
+        if report.coverage.answered != answered || report.coverage.missing != missing {
+            let coverage = &mut Arc::make_mut(&mut report).coverage;
+            (coverage.asked, coverage.answered) = (answered + missing.len(), answered);
+            coverage.missing = missing;
+        }
         let (mut heard, mut silent) = (0, Vec::new());
         for (node, last) in board.expected(now_ns, axis) {
             if last.is_some_and(|last| last >= window) {
@@ -312,29 +319,53 @@ impl<'a> View<'a> {
         (input, ended)
     }
 
-    /// Which hosts sent a digest of a window: of those that sent any lately, and the job's live
-    /// hosts.
-    fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
-        let mut coverage = NodeCoverage::default();
-        let hosts = self.board.hosts();
-        for (node, page, _) in digests {
+    /// How many hosts sent a digest of a window, and which did not, and why: of those that sent any
+    /// lately, and the job's hosts, live or dead.
+    fn heard(&self, window: i64) -> (usize, Vec<(String, String)>) {
+        let (mut answered, mut missing) = (0, Vec::new());
+        let (hosts, dead) = (self.board.hosts(), self.board.dead_hosts());
+        let perhaps = || dead.perhaps.iter().filter(|_| self.lacks_ranks(window));
+        let dead: BTreeSet<&str> = dead.of_job.iter().chain(perhaps()).map(String::as_str).collect();
+        for (node, page) in self.pages() {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
             let is_recent = newest >= window - RECENT;
             let why = match (&page.unread, page.dead) {
                 (Some(why), false) => why,
                 _ if newest >= window => {
-                    coverage.answered += 1;
+                    answered += 1;
                     continue;
                 }
-                (_, true) if is_recent => "dead",
-                (_, false) if is_recent || hosts.contains(*node) => "no digest of the window",
+                (_, true) if is_recent || dead.contains(node) => "dead",
+                (_, false) if is_recent || hosts.contains(node) => "no digest of the window",
                 _ => continue,
             };
-            coverage.missing.push(((*node).to_owned(), why.to_owned()));
+            missing.push((node.to_owned(), why.to_owned()));
         }
-        let silent = hosts.iter().filter(|host| !self.board.knows_of(host));
-        coverage.missing.extend(silent.map(|host| (host.clone(), "no digest yet".to_owned())));
-        coverage.asked = coverage.answered + coverage.missing.len();
+        let unknown = |host: &&str| !self.board.knows_of(host);
+        let silent = hosts.iter().map(String::as_str).filter(unknown);
+        missing.extend(silent.map(|host| (host.to_owned(), "no digest yet".to_owned())));
+        missing.extend(dead.into_iter().filter(unknown).map(|host| (host.to_owned(), "dead".to_owned())));
+        (answered, missing)
+    }
+
+    /// Whether the digests up to a window are of fewer ranks than the largest communicator in them
+    /// has.
+    fn lacks_ranks(&self, window: i64) -> bool {
+        let windows = window - LONG_LOOKBACK + 1..=window;
+        let lanes =
+            || self.pages().flat_map(|(_, page)| page.within(windows.clone(), self.reference)).flat_map(|of| &of.lanes);
+        let Some((size, comm)) = lanes().filter_map(|lane| Some((lane.nranks?, lane.comm_hash))).max() else {
+            return false;
+        };
+        let ranks: BTreeSet<i32> = lanes().filter(|lane| lane.comm_hash == comm).map(|lane| lane.rank).collect();
+        ranks.len() < usize::try_from(size).unwrap_or(0)
+    }
+
+    /// [`Self::heard`], and what is missing in the digests that came.
+    fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
+        let (answered, missing) = self.heard(window);
+        let asked = answered + missing.len();
+        let mut coverage = NodeCoverage { asked, answered, missing, ..NodeCoverage::default() };
         let of_all = || digests.iter().flat_map(|(_, _, digests)| digests);
         let lost = of_all().fold(0u64, |sum, digest| sum.saturating_add(digest.lost));
         let cut = of_all().filter(|digest| digest.cut).count();

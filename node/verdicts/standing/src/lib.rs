@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use verdicts::Report;
 
 pub use agree::{Held, Said, chosen, disagrees};
-pub use board::{Board, Presence};
+pub use board::{Board, DeadHosts, Presence};
 pub use brief::JobVerdict;
 pub use by_slices::BySlices;
 pub use change::{Change, Key};
@@ -81,6 +81,17 @@ impl Standing {
     #[must_use]
     pub fn end_ns(&self) -> i64 {
         end_of(self.window).saturating_add(self.wall_ahead_ns)
+    }
+
+    /// Counts dead hosts of the job as missing that nobody asked.
+    pub fn miss(&mut self, dead: &DeadHosts) {
+        for host in dead.of_job.iter() {
+            if !self.report.coverage.is_missing(host) {
+                let coverage = &mut Arc::make_mut(&mut self.report).coverage;
+                coverage.asked += 1;
+                coverage.missing.push((host.clone(), "dead".to_owned()));
+            }
+        }
     }
 }
 

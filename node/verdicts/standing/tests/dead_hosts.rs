@@ -1,0 +1,88 @@
+//! Hosts of a job that are gone: its verdict must not look complete without them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use digest::{Collector, ReferenceClock, end_of, reference_id, window_of};
+use standing::{Board, DeadHosts, Judge, Presence, Standing};
+use verdicts::Observation;
+
+const MS: i64 = 1_000_000;
+/// A window long after that in which the second host was last heard.
+const LATER: i64 = 80;
+
+/// Steps of 100 ms of four ranks on two hosts. The second host's clock is a second ahead.
+fn steps(n: i64) -> Vec<Observation> {
+    let call = |step: i64, rank: i32| {
+        let entry_ns = (step * 100 + 50 + if rank > 1 { 1_000 } else { 0 }) * MS;
+        Observation {
+            node: format!("n{}", rank / 2).into(),
+            pid: 100 + i64::from(rank),
+            nranks: Some(4),
+            ..Observation::test_call(rank, 1, "all_reduce", step.unsigned_abs(), entry_ns, 50 * MS)
+        }
+    };
+    (0..n).flat_map(|step| (0..4).map(move |rank| call(step, rank))).collect()
+}
+
+/// Sends the digests of these hosts' ranks in these windows, and judges these; the last verdict.
+fn judged(board: &mut Board, judge: &mut Judge, hosts: &[i64], windows: std::ops::Range<i64>) -> Standing {
+    let calls = steps(500);
+    let mut last = None;
+    let mut collectors: BTreeMap<i64, Collector> = hosts.iter().map(|host| (*host, Collector::default())).collect();
+    for window in windows {
+        for (host, collector) in &mut collectors {
+            // The second host's clock is two windows ahead.
+            let own = window + 2 * host;
+            let ended = |call: &&Observation| window_of(call.entry_ns + call.duration_ns) == own;
+            let here = |call: &&Observation| *call.node == *format!("n{host}") && ended(call);
+            calls.iter().filter(here).for_each(|call| collector.push(call.clone()));
+            let mut digest = collector.close(own);
+            let offset_us = 1_000_000 * host;
+            digest.clock = Some(ReferenceClock { reference: reference_id("n0"), offset_us, bound_us: 0 });
+            board.receive(&format!("n{host}"), digest, end_of(window));
+        }
+        last = judge.judge(board, end_of(window)).or(last);
+    }
+    last.expect("judged")
+}
+
+fn names<const N: usize>(names: [&str; N]) -> Arc<BTreeSet<String>> {
+    Arc::new(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Asked, answered, and who is missing.
+fn coverage(standing: &Standing) -> (usize, usize, Vec<(&str, &str)>) {
+    let of = &standing.report.coverage;
+    (of.asked, of.answered, of.missing.iter().map(|(node, why)| (node.as_str(), why.as_str())).collect())
+}
+
+#[test]
+fn a_dead_host_of_the_job_is_missing_as_long_as_it_is_listed() {
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    board.expect_of(&names(["n0", "n1"]));
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0, 1], 0..12)), (2, 2, vec![]));
+    let presence = [("n0".to_owned(), Presence::Live), ("n1".to_owned(), Presence::Dead)];
+    board.presence(&presence.into());
+    board.expect_of(&names(["n0"]));
+    board.miss(DeadHosts { of_job: names(["n1"]), ..DeadHosts::default() });
+    let dead = (2, 1, vec![("n1", "dead")]);
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0], 12..20)), dead);
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0], 20..LATER)), dead);
+    board.miss(DeadHosts::default());
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0], LATER..LATER + 8)), (1, 1, vec![]));
+}
+
+#[test]
+fn a_judge_that_never_heard_the_dead_host_knows_it_is_missing() {
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    board.expect_of(&names(["n0"]));
+    board.miss(DeadHosts { of_job: names(["n1"]), perhaps: names(["n7"]) });
+    // Ranks 2 and 3 of 4 are not heard: n7, of which nothing is known, may have had them.
+    let missing = vec![("n1", "dead"), ("n7", "dead")];
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0], 0..12)), (3, 1, missing));
+    let (mut board, mut judge) = (Board::default(), Judge::default());
+    board.expect_of(&names(["n0", "n1"]));
+    board.miss(DeadHosts { perhaps: names(["n7"]), ..DeadHosts::default() });
+    assert_eq!(coverage(&judged(&mut board, &mut judge, &[0, 1], 0..12)), (2, 2, vec![]), "all ranks are heard");
+}
