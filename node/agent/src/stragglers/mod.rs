@@ -100,11 +100,14 @@ async fn standing_or_recent(
         if !all.is_empty() {
             let first = all.remove(0);
             // Judges know calls by their numbers, which those of an agent that began anew have not.
-            if matches!(first.standing.report.verdict, Verdict::Unknown { .. }) {
+            let is_unknown = |report: &Report| matches!(report.verdict, Verdict::Unknown { .. });
+            if all.is_empty() && is_unknown(&first.standing.report) {
                 let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
-                let stores =
-                    from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await?;
-                if !matches!(stores.report.verdict, Verdict::Unknown { .. }) {
+                let mesh = Asked::mesh(shared);
+                let stores = from_stores(mesh, &question, caller, since_ns, None, started, &cancelled).await;
+                if let Ok(stores) = stores
+                    && !is_unknown(&stores.report)
+                {
                     return Ok(stores);
                 }
             }
