@@ -376,3 +376,19 @@ fn print_error(error: &anyhow::Error) {
         eprint!("{}", said(&format!("rankmesh: {error:#}")));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_of_the_mesh_are_described() {
+        for view in verdicts::VIEWS {
+            let seen = TableSeen { name: view.name.to_owned(), columns: Vec::new() };
+            assert!(described(&seen).is_some_and(|known| !known.brief().is_empty()), "{}", view.name);
+        }
+        let column = |name: &str| ColumnMeta { name: name.to_owned(), decl_type: String::new() };
+        let other = TableSeen { name: "processes".to_owned(), columns: vec![column("a"), column("b")] };
+        assert_eq!(described(&other), None, "another program's table of that name");
+    }
+}
