@@ -249,8 +249,8 @@ pub struct ExportArgs {
         conflicts_with = "archive"
     )]
     pub out: Option<PathBuf>,
-    /// New file: a trace for Perfetto (ui.perfetto.dev, trace_processor) of all nodes; without --db
-    /// the mesh is asked, without a span for the last minute
+    /// New file ('-': standard output): a trace for Perfetto (ui.perfetto.dev, trace_processor) of all
+    /// nodes; without --db the mesh is asked, without a span for the last minute
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "table"])]
     pub perfetto: Option<PathBuf>,
     /// Only this table (repeatable for .db) [default: all for .db, else collectives]

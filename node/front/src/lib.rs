@@ -11,6 +11,7 @@
 //!   [`report`], [`perfetto`]: pictures; [`nodes`], [`doctor`], [`mark`]: the mesh; [`runbook`]:
 //!   what to do.
 //! - [`args`]: their flags; [`rates`], `waits`: prices and waiting, for several of them;
+//!   [`output_file`]: the file into which one writes;
 //!   [`slurm_command`]: calling Slurm's own commands.
 
 pub mod args;
@@ -21,6 +22,7 @@ pub mod explain;
 pub mod jobs;
 pub mod mark;
 pub mod nodes;
+pub mod output_file;
 pub mod perfetto;
 pub mod query;
 pub mod question;

@@ -23,6 +23,7 @@ use report::perfetto::write::Writer;
 use report::perfetto::{sequence, verdict};
 
 use super::args::ExportArgs;
+use super::output_file::OutputFile;
 
 /// Rows of a part that are asked for at once.
 const PART_ROWS: i64 = 100_000;
@@ -53,9 +54,7 @@ const TIMES: [(&str, &str); 6] = [
 /// # Errors
 /// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyhow::Result<Exit> {
-    if out.exists() {
-        return Err(UsageError(format!("{} exists: give a new file", out.display())).into());
-    }
+    let file = OutputFile::open_new(out)?;
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let args = &args;
     let (since_ns, until_ns) = span(args, &target)?;
@@ -71,8 +70,6 @@ pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyho
     }
     let apart_ns = times.values().map(NodeTime::apart_ns).max().unwrap_or(0);
     let nodes: Vec<String> = times.keys().cloned().collect();
-    let dir = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
     let writer = Writer::new(BufWriter::new(file), sequence(&nodes, since_ns, until_ns), since_ns)?;
     let mut copied = Copied {
         asked,
@@ -95,7 +92,7 @@ pub fn run(mut args: ExportArgs, out: &Path, connector: &dyn Connector) -> anyho
     let mut buffered = to.end()?;
     buffered.flush()?;
     let file = buffered.into_inner().map_err(|error| error.into_error())?;
-    file.persist_noclobber(out).with_context(|| format!("writing {}", out.display()))?;
+    file.finish()?;
     eprintln!(
         "{} events and {} counter values on {} tracks, {} bytes into {}: open it at ui.perfetto.dev or with trace_processor",
         written.events,

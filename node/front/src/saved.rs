@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use ask::output::{printable, printable_lines};
-use ask::times::parse_when_or_ns;
+use ask::times::parse_when_or_now;
 use ask::values::parse_duration;
 use ask::{Exit, Target, UsageError};
 use clap::Args;
@@ -263,7 +263,7 @@ impl Kind {
                 _ => return Err(format!("'{text}' is no number")),
             },
             Self::Text => Value::Text(text.as_bytes().to_vec()),
-            Self::Time => Value::Integer(target.at_ns(parse_when_or_ns(trimmed)?)),
+            Self::Time => Value::Integer(target.at_ns(parse_when_or_now(trimmed)?)),
             Self::Duration => {
                 let ns = parse_duration(trimmed)?.as_nanos();
                 Value::Integer(i64::try_from(ns).map_err(|_| format!("'{text}' is too long"))?)

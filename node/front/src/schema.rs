@@ -173,7 +173,7 @@ pub fn text(table: &Documented) -> String {
 }
 
 /// `text` after `head`, in lines of [`WIDTH`], all but the first indented.
-pub(crate) fn wrapped(head: &str, text: &str, indent: usize) -> String {
+pub fn wrapped(head: &str, text: &str, indent: usize) -> String {
     let mut out = head.to_owned();
     let (mut column, mut fresh) = (head.chars().count(), true);
     for word in text.split_whitespace() {

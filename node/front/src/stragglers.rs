@@ -2,13 +2,12 @@
 
 mod jobs;
 
-use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::bail;
 use ask::args::ReportFormat;
-use ask::output::{printable, printable_lines, quiet, said, say_coverage};
+use ask::output::{has_colour, printable, printable_lines, quiet, said, say_coverage};
 use ask::values::millis;
 use ask::{Connector, Exit, Span, Target};
 use model::{Coverage, Missing, StragglersQuestion};
@@ -87,7 +86,7 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
                 // Clears the screen and goes to its top left corner.
                 write!(out, "\u{1b}[2J\u{1b}[H")?;
             }
-            let is_coloured = has_colour(out.is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+            let is_coloured = has_colour(out.is_terminal());
             writeln!(out, "{}", painted(printable_lines(&text).trim_end(), is_coloured))?;
             if args.evidence {
                 let evidence = evidence.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -113,11 +112,6 @@ fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     Ok(if coverage.is_complete() { Exit::Complete } else { Exit::Partial })
-}
-
-/// Whether there is colour: on terminals, unless NO_COLOR is set (<https://no-color.org>).
-fn has_colour(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
-    is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// A report's text as a terminal shows it: the verdict in bold, the culprit's row in red.
@@ -166,7 +160,5 @@ mod tests {
         assert!(shown.starts_with("\u{1b}[1mRank 5 holds up the others.\u{1b}[0m\nCost: much.\n"), "{shown}");
         assert!(shown.contains("\u{1b}[31m    5  n1  culprit\u{1b}[0m\n    1  n0"), "{shown}");
         assert_eq!(painted(text, false), text);
-        assert!(has_colour(true, None) && has_colour(true, Some(OsStr::new(""))));
-        assert!(!has_colour(true, Some(OsStr::new("1"))) && !has_colour(false, None));
     }
 }

@@ -1,7 +1,7 @@
 //! Texts about the binary itself: `help` of commands and topics, completions for shells, manual
 //! pages, and the versions of its formats.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -99,6 +99,7 @@ pub(super) fn help(args: &HelpArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Complete);
     }
     if let Some((.., text)) = topic(&args.about) {
+        let text = if out.is_terminal() { laid_out(text) } else { text.to_owned() };
         write!(out, "{text}")?;
         return Ok(Exit::Complete);
     }
@@ -110,6 +111,48 @@ pub(super) fn help(args: &HelpArgs) -> anyhow::Result<Exit> {
     }
     write!(out, "{}", command.render_long_help())?;
     Ok(Exit::Complete)
+}
+
+/// A page of Markdown as a terminal shows it: prose in lines of 80 columns; code, tables and headings
+/// are as they are.
+fn laid_out(page: &str) -> String {
+    let (mut out, mut prose, mut is_fenced) = (String::new(), None::<(String, usize)>, false);
+    let flush = |prose: &mut Option<(String, usize)>, out: &mut String| {
+        if let Some((text, indent)) = prose.take() {
+            let words = text.trim_start();
+            let head = text.get(..text.len() - words.len()).unwrap_or_default();
+            out.push_str(&front::schema::wrapped(head, words, indent));
+        }
+    };
+    for line in page.lines() {
+        let is_fence = line.starts_with("```");
+        let is_code = prose.is_none() && line.starts_with("    ");
+        if is_fenced || is_fence || is_code || line.is_empty() || line.starts_with(['|', '#']) {
+            is_fenced ^= is_fence;
+            flush(&mut prose, &mut out);
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        }
+        let words = line.trim_start();
+        let marker = words.split_once(' ').map_or("", |(marker, _)| marker);
+        let is_item = marker == "-" || marker.strip_suffix('.').is_some_and(|number| number.parse::<u8>().is_ok());
+        if is_item {
+            flush(&mut prose, &mut out);
+        }
+        match &mut prose {
+            Some((text, _)) => {
+                text.push(' ');
+                text.push_str(words);
+            }
+            None => {
+                let within = if is_item { marker.len() + 1 } else { 0 };
+                prose = Some((line.to_owned(), line.len() - words.len() + within));
+            }
+        }
+    }
+    flush(&mut prose, &mut out);
+    out
 }
 
 fn topic(about: &[String]) -> Option<(&'static str, &'static str, &'static str)> {
@@ -176,6 +219,20 @@ mod tests {
         let bytes: usize = node_bpf::kernel_objects().map(<[u8]>::len).iter().sum();
         assert!(version.contains(&format!("({bytes} bytes)")), "{version}");
         assert!(!version.contains("kernel objects 00000000"), "{version}");
+    }
+
+    #[test]
+    fn a_topic_fits_a_terminal_and_says_the_same() {
+        let page = "# H\n\nsome words\nof prose\n- one\n  two\n1. three\n\n    code   as it is\n| a | b |\n";
+        assert_eq!(laid_out(page), page.replace("words\nof", "words of").replace("one\n  two", "one two"));
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for (topic, _, text) in TOPICS {
+            let shown = laid_out(text);
+            assert_eq!(words(&shown), words(text), "{topic}");
+            let as_it_is = |line: &str| text.lines().any(|other| other == line);
+            let long = shown.lines().find(|line| line.chars().count() > 80 && !as_it_is(line));
+            assert_eq!(long, None, "{topic}");
+        }
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn start_logging(agent: bool) {
         .with_target(false)
         // (It would say that by eprintln!, which panics where standard error is a closed pipe.)
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(ask::output::has_colour(std::io::stderr().is_terminal()))
         .try_init();
 }
 

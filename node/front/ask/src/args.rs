@@ -70,8 +70,8 @@ pub struct TargetArgs {
 /// Which time is asked about.
 #[derive(Debug, Clone, Default, Args)]
 pub struct SpanArgs {
-    /// From then on: 10m (ago; of --db before its newest row), 14:05, 2026-11-22T03:00 (this host's
-    /// zone) [default: what stands now, of --db its last minute; for jobs and cost all there is, for
+    /// From then on: 10m (ago; of --db before its newest row; a bare number is seconds), 14:05,
+    /// 2026-11-22T03:00 (this host's zone), or s, ms, us or ns since 1970 (1796014570) [default: what stands now, of --db its last minute; for jobs and cost all there is, for
     /// a report that of --db, or an agent's last ten minutes]
     #[arg(long, value_name = "TIME", value_parser = parse_when)]
     pub since: Option<When>,

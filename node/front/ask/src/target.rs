@@ -194,8 +194,10 @@ impl Target {
     /// last one before its end.
     ///
     /// # Errors
-    /// It ends before it begins ([`UsageError`]).
+    /// It is in the future, or ends before it begins ([`UsageError`]).
     pub fn span_ns(&self, since: When, until: Option<When>) -> Result<(i64, i64), UsageError> {
+        // Clocks of stores may be ahead of ours.
+        since.check_past(self.now_ns().max(unix_now_ns())).map_err(UsageError)?;
         let until_ns = until.map_or_else(|| self.now_ns(), |until| self.at_ns(until));
         let since_ns = self.at_ns(since.beginning(until_ns));
         if since_ns >= until_ns {
@@ -298,8 +300,9 @@ impl SpanArgs {
         match (since, until) {
             (When::Ago(back), None) => Ok(Span::Back(millis(back))),
             (since, None) if !target.is_stores() => {
+                let (since_ns, until_ns) = target.span_ns(since, None)?;
                 note_zone(since, None);
-                Ok(Span::Back(millis(since.ago().map_err(UsageError)?)))
+                Ok(Span::Back(until_ns.abs_diff(since_ns).div_ceil(1_000_000)))
             }
             (since, until) => {
                 let (since_ns, until_ns) = target.span_ns(since, until)?;

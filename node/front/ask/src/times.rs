@@ -27,21 +27,16 @@ pub enum When {
 }
 
 impl When {
-    /// How far back from now.
+    /// Fails if it is not before `now_ns`, Unix nanoseconds: nothing is recorded of it.
     ///
     /// # Errors
-    /// It is in the future.
-    pub fn ago(self) -> Result<Duration, String> {
-        self.ago_from(Timestamp::now())
-    }
-
-    fn ago_from(self, now: Timestamp) -> Result<Duration, String> {
+    /// It is still to come.
+    pub(crate) fn check_past(self, now_ns: i64) -> Result<(), String> {
         match self {
-            Self::Ago(duration) => Ok(duration),
-            Self::At(at) | Self::OfDay { last: at, .. } => Duration::try_from(now.duration_since(at))
-                .ok()
-                .filter(|ago| !ago.is_zero())
-                .ok_or_else(|| format!("{} is still to come", Self::shown(at))),
+            Self::At(at) | Self::OfDay { last: at, .. } if at.as_nanosecond() >= i128::from(now_ns) => {
+                Err(format!("{} is still to come: give a time of the past", Self::shown(at)))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -68,6 +63,9 @@ impl When {
 
     fn parsed(text: &str, now: &Zoned) -> Result<Self, String> {
         let text = text.trim();
+        if let Some(at) = since_1970(text) {
+            return at.map(Self::At);
+        }
         if let Ok(duration) = parse_duration(text) {
             return Ok(Self::Ago(duration));
         }
@@ -77,7 +75,8 @@ impl When {
         }
         let wrong = || {
             format!(
-                "'{text}' is not a time; write 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone) or 2026-11-22T03:00:00Z"
+                "'{text}' is not a time; write 10m (ago), 14:05, 2026-11-22T03:00 (this host's zone), 2026-11-22T03:00:00Z \
+                 or what has passed since 1970 (s, ms, us or ns)"
             )
         };
         let zone = now.time_zone();
@@ -100,7 +99,34 @@ impl When {
     }
 }
 
-/// `10m` (ago), a time of day, a date with or without one.
+/// A bare number that is no length of time: what has passed since 1970, in seconds (10 digits, also
+/// with a fraction), milliseconds (13), microseconds (16) or nanoseconds (19).
+///
+/// # Errors
+/// It has another number of digits.
+fn since_1970(text: &str) -> Option<Result<Timestamp, String>> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = [whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let whole = whole.trim_start_matches('0');
+    if !is_number || whole.len() < 10 {
+        return None;
+    }
+    let digits: String = whole.chars().chain(fraction.chars().take(9)).chain("000000000".chars()).take(19).collect();
+    let ns = digits.parse().ok().filter(|_| match whole.len() {
+        10 => true,
+        13 | 16 | 19 => !text.contains('.'),
+        _ => false,
+    });
+    let wrong = || {
+        format!(
+            "'{text}' is not a time: since 1970 have passed seconds of 10 digits, milliseconds of 13, microseconds of 16 or nanoseconds of 19"
+        )
+    };
+    Some(ns.and_then(|ns| Timestamp::from_nanosecond(ns).ok()).ok_or_else(wrong))
+}
+
+/// `10m` (ago; a bare number is seconds), a time of day, a date with or without one, or what has
+/// passed since 1970.
 ///
 /// # Errors
 /// It is none of these; the message says what to write.
@@ -108,17 +134,12 @@ pub fn parse_when(text: &str) -> Result<When, String> {
     When::parsed(text, &Zoned::now())
 }
 
-/// As [`parse_when`]; also `now`, and Unix nanoseconds.
+/// As [`parse_when`]; also `now`.
 ///
 /// # Errors
 /// As there.
-pub fn parse_when_or_ns(text: &str) -> Result<When, String> {
-    match text.parse::<i128>() {
-        // A number of this many digits is no count of seconds.
-        Ok(ns) if text.len() > 12 => Timestamp::from_nanosecond(ns).map(When::At).map_err(|error| error.to_string()),
-        _ if text == "now" => Ok(When::Ago(Duration::ZERO)),
-        _ => parse_when(text),
-    }
+pub fn parse_when_or_now(text: &str) -> Result<When, String> {
+    if text == "now" { Ok(When::Ago(Duration::ZERO)) } else { parse_when(text) }
 }
 
 #[cfg(test)]
@@ -184,9 +205,30 @@ mod tests {
             assert_eq!(read.is_err(), text != "14", "{text}: {read:?}");
         }
         let tomorrow = When::parsed("2026-11-24", &now()).expect("a time");
-        let refused = tomorrow.ago_from(now().timestamp()).expect_err("it is to come");
-        assert!(refused.ends_with("is still to come"), "{refused}");
-        let past = When::parsed("10:00", &now()).expect("a time");
-        assert_eq!(past.ago_from(now().timestamp()), Ok(Duration::from_secs(1_800)));
+        let now_ns = i64::try_from(now().timestamp().as_nanosecond()).expect("in this century");
+        let refused = tomorrow.check_past(now_ns).expect_err("it is to come");
+        assert!(refused.contains("is still to come"), "{refused}");
+        for past in ["10:00", "10m", "2026-11-22"] {
+            assert_eq!(When::parsed(past, &now()).expect("a time").check_past(now_ns), Ok(()), "{past}");
+        }
+    }
+
+    #[test]
+    fn a_long_number_is_what_has_passed_since_1970() {
+        let read = [
+            ("1796014570", "2026-11-30T04:56:10Z"),
+            ("1796014570.5", "2026-11-30T04:56:10.5Z"),
+            ("1796014570123", "2026-11-30T04:56:10.123Z"),
+            ("1796014570123456", "2026-11-30T04:56:10.123456Z"),
+            ("1796014570123456789", "2026-11-30T04:56:10.123456789Z"),
+        ];
+        for (text, expected) in read {
+            assert_eq!(at(text), expected, "{text}");
+        }
+        for wrong in ["17960145701", "179601457012345", "1796014570123.5", "17960145701234567890"] {
+            let refused = When::parsed(wrong, &now()).expect_err(wrong);
+            assert!(refused.contains("since 1970"), "{refused}");
+        }
+        assert_eq!(When::parsed("999999999", &now()), Ok(When::Ago(Duration::from_secs(999_999_999))));
     }
 }

@@ -7,7 +7,7 @@ pub mod asking;
 pub mod steps;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
@@ -23,6 +23,7 @@ use serde_json::Value as Json;
 use verdicts::Report;
 
 use super::args::RateArgs;
+use super::output_file::OutputFile;
 use super::rates::Priced;
 use super::runbook;
 use asking::Asking;
@@ -62,7 +63,7 @@ pub struct ReportArgs {
     /// mesh
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// The page to write; one that is there is replaced
+    /// The page to write; one that is there is replaced ('-' is standard output)
     #[arg(short, long, value_name = "FILE", default_value = "rankmesh-report.html")]
     output: PathBuf,
 }
@@ -92,19 +93,11 @@ pub fn run(mut args: ReportArgs, connector: &dyn Connector) -> anyhow::Result<Ex
         bail!("the answer is partial and --require-all was given: nothing is written");
     }
     let html = render(&page);
-    write(&args.output, &html)?;
+    let mut file = OutputFile::open(&args.output)?;
+    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", args.output.display()))?;
+    file.finish()?;
     eprintln!("{} bytes into {}", html.len(), args.output.display());
     Ok(if complete { Exit::Complete } else { Exit::Partial })
-}
-
-/// Readable by this user alone, as the stores are; written under another name and renamed when
-/// complete.
-fn write(path: &Path, html: &str) -> anyhow::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
-    file.write_all(html.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
-    file.persist(path).with_context(|| format!("writing {}", path.display()))?;
-    Ok(())
 }
 
 fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyhow::Result<Page> {

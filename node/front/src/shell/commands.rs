@@ -138,6 +138,21 @@ pub(super) fn of_line(line: &str) -> Option<String> {
     })
 }
 
+/// What to say of a line within a statement that reads as a command: it is part of the statement.
+pub(super) fn hint(line: &str) -> Option<String> {
+    let typed = line.trim();
+    let is_word = ["exit", "quit", "help"].iter().any(|word| typed.eq_ignore_ascii_case(word));
+    let mut chars = typed.chars();
+    let begins = chars.next().is_some_and(|first| matches!(first, '.' | '\\'));
+    let is_command = is_word || (begins && chars.next().is_some_and(|next| next.is_ascii_alphabetic() || next == '?'));
+    is_command.then(|| {
+        format!(
+            "{} was taken as a line of the statement that is not finished: end that with ;\nor drop it with Ctrl-C, then {0}",
+            ask::output::printable(typed.split_whitespace().next().unwrap_or_default())
+        )
+    })
+}
+
 fn usage(name: &str) -> String {
     let arguments = COMMANDS.iter().find(|command| command.name == name).map_or("", |command| command.arguments);
     format!("write {name} {arguments}")
@@ -202,6 +217,16 @@ mod tests {
         assert!(of("\\copy x").is_some_and(|read| read.is_err()));
         for line in ["SELECT 1;", "", "helpful", "show me", "explain SELECT 1", "exit 1", "-- .quit"] {
             assert_eq!(of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_within_a_statement_gets_a_hint() {
+        for line in ["quit", " EXIT ", "help", "\\d", "\\x", "\\?", ".tables", ".once a.csv"] {
+            assert!(hint(line).is_some_and(|hint| hint.contains("Ctrl-C")), "{line}");
+        }
+        for line in ["FROM collectives", ".5", "quit;x", "helpful", "", "desc", "'.quit'"] {
+            assert_eq!(hint(line), None, "{line}");
         }
     }
 

@@ -6,7 +6,6 @@
 //! input.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,6 +19,7 @@ use query_planner::ColumnMeta;
 use tokio_util::sync::CancellationToken;
 
 use super::args::ShellArgs;
+use super::output_file::OutputFile;
 use super::query::{To, ask_and_print, print_coverage};
 use super::schema::{self, Documented, Meaning};
 
@@ -66,7 +66,7 @@ struct Session {
     format: Format,
     timer: bool,
     /// Where the next answer goes.
-    once: Option<(PathBuf, File)>,
+    once: Option<(PathBuf, OutputFile)>,
     stop: Option<Interrupts>,
     pager: Pager,
     /// Notes that were printed.
@@ -114,8 +114,12 @@ impl Session {
                 }
                 continue;
             }
+            let hint = (!buffer.is_empty()).then(|| commands::hint(&line)).flatten();
             buffer.push_str(&line);
             buffer.push('\n');
+            if let Some(hint) = hint {
+                eprintln!("{hint}");
+            }
             for statement in take_statements(&mut buffer) {
                 editor.remember(&format!("{statement};"));
                 if let Err(error) = self.statement(&statement) {
@@ -202,8 +206,8 @@ impl Session {
             Some((path, mut file)) => {
                 let to = To { out: &mut file, err: &mut err, noted };
                 ask_and_print(&self.target, question, self.format, require_all, to)
-                    .and_then(|exit| Ok(file.sync_all().map(|()| exit)?))
                     .with_context(|| format!("writing {}", path.display()))
+                    .and_then(|exit| file.finish().map(|()| exit))
             }
         };
         std::io::stderr().write_all(&err)?;
@@ -245,7 +249,7 @@ impl Session {
                 self.format = format.unwrap_or(other);
             }
             Command::Once(path) => {
-                let file = File::create(&path).with_context(|| format!("writing {}", path.display()))?;
+                let file = OutputFile::open(&path)?;
                 self.once = Some((path, file));
             }
             Command::Explain { sql, analyze } => {
@@ -332,9 +336,13 @@ fn paged(asked: anyhow::Result<Exit>, out: Paged) -> anyhow::Result<Exit> {
     }
 }
 
-/// The description in docs/schema.md of a table, if the table is a trace store's.
+/// The description in docs/schema.md of a table, if the table is a trace store's or a view.
 fn described(table: &TableSeen) -> Option<&'static Documented> {
     let known = schema::of(&table.name)?;
+    if table.columns.is_empty() {
+        // Only views, whose columns are not listed, have none.
+        return Some(known);
+    }
     let common = table.columns.iter().filter(|column| known.columns.iter().any(|other| other.name == column.name));
     (common.count() * 2 > table.columns.len()).then_some(known)
 }
@@ -366,5 +374,21 @@ fn print_error(error: &anyhow::Error) {
         eprintln!("stopped");
     } else {
         eprint!("{}", said(&format!("rankmesh: {error:#}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_of_the_mesh_are_described() {
+        for view in verdicts::VIEWS {
+            let seen = TableSeen { name: view.name.to_owned(), columns: Vec::new() };
+            assert!(described(&seen).is_some_and(|known| !known.brief().is_empty()), "{}", view.name);
+        }
+        let column = |name: &str| ColumnMeta { name: name.to_owned(), decl_type: String::new() };
+        let other = TableSeen { name: "processes".to_owned(), columns: vec![column("a"), column("b")] };
+        assert_eq!(described(&other), None, "another program's table of that name");
     }
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use ask::output::terminal_columns;
 use ask::{Exit, Piece, Target};
 use model::board::BoardQuestion;
 use model::watch::Watched;
@@ -86,7 +87,7 @@ pub(super) fn run(target: Target, args: &TopArgs, look: Look) -> anyhow::Result<
         data.detail = Some(fetcher.detail(&node, pid, rank, data.show_at));
         app.key(top::Key::Char('6'), &data);
     }
-    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(WIDTH);
+    let width = terminal_columns().unwrap_or(WIDTH);
     write!(out, "{}", plain(&mut app, &data, &look, width.clamp(60, 400), 0))?;
     out.flush()?;
     Ok(exit)

@@ -53,7 +53,13 @@ pub(super) fn text(report: &Report) -> String {
     if !remedies.is_empty() {
         let _ = writeln!(out, "\nWhat to do:");
         for (what, remedy) in remedies {
-            let _ = writeln!(out, "  {what}: {}", printable(remedy));
+            let remedy = printable(remedy);
+            // A command is copied: it stays in one line.
+            let (prose, command) = remedy.split_at(remedy.find("sudo ").unwrap_or(remedy.len()));
+            out.push_str(&front::schema::wrapped(&format!("  {what}: "), prose, 4));
+            if !command.is_empty() {
+                let _ = writeln!(out, "    {command}");
+            }
         }
     }
     out

@@ -5,6 +5,7 @@
 //! unescaped. (CSV knows no escapes: it is for files and programs as it is, and only on a terminal
 //! written as in a table.)
 
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
@@ -71,6 +72,25 @@ fn said_where(text: &str, is_terminal: bool) -> String {
     if is_terminal { record::wrapped(text) } else { format!("{}\n", printable_lines(text)) }
 }
 
+/// Whether a stream has colours: on terminals that know them (`TERM`), unless `NO_COLOR` is set
+/// (<https://no-color.org>).
+pub fn has_colour(is_terminal: bool) -> bool {
+    let set = |name| std::env::var_os(name).unwrap_or_default();
+    has_colour_where(is_terminal, &set("NO_COLOR"), &set("TERM"))
+}
+
+fn has_colour_where(is_terminal: bool, no_color: &OsStr, term: &OsStr) -> bool {
+    is_terminal && no_color.is_empty() && term != "dumb"
+}
+
+/// Columns of the terminal: of `COLUMNS` where that is set, else as the terminal says; none without
+/// one.
+pub fn terminal_columns() -> Option<u16> {
+    let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let of_terminal = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0);
+    set.filter(|columns| *columns > 0).or_else(of_terminal)
+}
+
 /// Says which nodes are in an answer, and what they noted, on standard error.
 pub fn say_coverage(coverage: &Coverage) {
     eprint!("{}", said(&coverage.lines().join("\n")));
@@ -102,6 +122,15 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them() {
+        let has = |is_terminal, no_color: &str, term: &str| {
+            has_colour_where(is_terminal, OsStr::new(no_color), OsStr::new(term))
+        };
+        assert!(has(true, "", "xterm") && has(true, "", ""));
+        assert!(!has(true, "1", "xterm") && !has(true, "", "dumb") && !has(false, "", "xterm"));
+    }
 
     #[test]
     fn what_is_said_on_a_terminal_fits_80_columns() {

@@ -290,7 +290,7 @@ pub(super) async fn watch(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WatchOfParams {
-    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: what
+    /// From then on: `60s` (ago), a date and time with its zone, or s, ms, us or ns since 1970 [default: what
     /// stands now].
     #[serde(default, deserialize_with = "when")]
     #[param(value_type = Option<String>)]
@@ -359,7 +359,7 @@ pub(super) struct StepParams {
 pub(super) struct CostParams {
     /// Only this job.
     job: Option<String>,
-    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: all
+    /// From then on: `60s` (ago), a date and time with its zone, or s, ms, us or ns since 1970 [default: all
     /// that the stores have].
     #[serde(default, deserialize_with = "when")]
     #[param(value_type = Option<String>)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ask::Target;
 use ask::output::quiet;
-use ask::times::{When, parse_when_or_ns};
+use ask::times::{When, parse_when_or_now};
 use ask::values::{millis, parse_duration, parse_hash, parse_label};
 use axum::extract::{FromRequestParts, Query};
 use axum::http::StatusCode;
@@ -70,7 +70,7 @@ fn in_words(text: &str) -> String {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfTime {
-    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: the
+    /// From then on: `60s` (ago), a date and time with its zone, or s, ms, us or ns since 1970 [default: the
     /// standing verdict].
     #[serde(default, deserialize_with = "when")]
     #[param(value_type = Option<String>)]
@@ -197,7 +197,7 @@ fn hash<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 
 /// A point in time.
 pub(super) fn when<'de, D: Deserializer<'de>>(from: D) -> Result<Option<When>, D::Error> {
-    parsed(from, parse_when_or_ns)
+    parsed(from, parse_when_or_now)
 }
 
 /// Names by commas.

@@ -28,7 +28,7 @@ pub(super) struct TailParams {
     route: Option<String>,
     /// Break each service down by this [default: host].
     by: Option<By>,
-    /// From then on: `60s` (ago), a date and time with its zone, or Unix nanoseconds [default: ten
+    /// From then on: `60s` (ago), a date and time with its zone, or s, ms, us or ns since 1970 [default: ten
     /// minutes ago].
     #[serde(default, deserialize_with = "when")]
     #[param(value_type = Option<String>)]
