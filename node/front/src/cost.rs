@@ -152,7 +152,7 @@ fn bill(job: Option<String>, span_ns: Option<(i64, i64)>, client: &Client<'_>) -
     let of_job = job.as_ref().map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
     let (since_ns, until_ns) = span_ns.unwrap_or((0, i64::MAX));
     let comms = client.ask(format!(
-        "SELECT comm_hash, min(ts_ns), max(ts_ns), count(*) FROM collectives \
+        "SELECT comm_hash, min(ts_ns), max(ts_ns), count(*), max(duration_ns) FROM collectives \
          WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns} AND comm_hash IS NOT NULL{of_job} GROUP BY comm_hash"
     ))?;
     let mut coverage = comms.coverage;
@@ -165,7 +165,8 @@ fn bill(job: Option<String>, span_ns: Option<(i64, i64)>, client: &Client<'_>) -
     let first_ns = comms.rows.iter().filter_map(|row| integer(row, 1)).min().unwrap_or(since_ns);
     let last_ns = comms.rows.iter().filter_map(|row| integer(row, 2)).max().unwrap_or(since_ns);
     let calls = comms.rows.iter().filter_map(|row| integer(row, 3)).sum();
-    let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls };
+    let longest_ns = comms.rows.iter().filter_map(|row| integer(row, 4)).max().unwrap_or(0);
+    let of = Calls { comms: hashes, span_ns: (first_ns, last_ns), calls, longest_ns };
     let waited = waits::waited(client, &of, &Named::ask(client), &mut coverage)?;
     Ok(Bill { version: 1, job, since_ns: first_ns, until_ns: last_ns, waited, money: None, coverage })
 }

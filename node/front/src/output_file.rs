@@ -43,8 +43,9 @@ impl OutputFile {
             Place::Stdout(io::stdout())
         } else {
             match std::fs::metadata(path) {
-                Ok(found) if !found.is_file() => {
-                    Place::AsItIs(OpenOptions::new().write(true).open(path).with_context(writing)?)
+                Ok(found) if !found.is_file() || is_descriptor(path) => {
+                    // (Behind what an open file has already.)
+                    Place::AsItIs(OpenOptions::new().append(true).open(path).with_context(writing)?)
                 }
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(writing),
                 _ => {
@@ -114,6 +115,12 @@ fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
+/// Whether a path names what a process has open: that is written on, not replaced.
+fn is_descriptor(path: &Path) -> bool {
+    let of_process = || path.starts_with("/proc") && path.components().any(|part| part.as_os_str() == "fd");
+    path.starts_with("/dev/fd") || path == Path::new("/dev/stderr") || path == Path::new("/dev/stdin") || of_process()
+}
+
 /// The file that a path names after all links; the last need not exist.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
@@ -159,6 +166,17 @@ mod tests {
             assert!(OutputFile::open_new(there).unwrap_err().is::<UsageError>());
         }
         OutputFile::open_new(&dir.path().join("new")).unwrap().finish().unwrap();
+    }
+
+    #[test]
+    fn what_a_process_has_open_is_written_on() {
+        use std::os::fd::AsRawFd;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("all");
+        std::fs::write(&path, "before ").unwrap();
+        let open = std::fs::File::options().append(true).open(&path).unwrap();
+        written(Path::new(&format!("/dev/fd/{}", open.as_raw_fd())), "page").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "before page");
     }
 
     #[test]

@@ -15,6 +15,9 @@ use serde::Serialize;
 
 /// Shortest slice of the span; a slice is one question to the mesh.
 const SLICE_NS: i64 = 20_000_000_000;
+/// Calls that begin so much before a slice or after it are looked at with it, at most: those of one
+/// collective lie as far apart as its longest takes.
+const WIDEST_EDGE_NS: i64 = 600_000_000_000;
 /// A slice is longer where this many calls take longer.
 const SLICE_CALLS: i64 = 200_000;
 
@@ -27,6 +30,8 @@ pub(crate) struct Calls {
     pub(crate) span_ns: (i64, i64),
     /// How many there are, about.
     pub(crate) calls: i64,
+    /// How long the longest took, nanoseconds.
+    pub(crate) longest_ns: i64,
 }
 
 /// The cost of one culprit by one cause.
@@ -80,13 +85,16 @@ pub(crate) fn waited(
     while until_ns > first_ns && !client.left().is_zero() {
         let longest_ns = until_ns.saturating_sub(slice_ns.max(SLICE_NS)).max(named.change_before(until_ns));
         let from_ns = longest_ns.min(until_ns.saturating_sub(SLICE_NS)).max(first_ns);
+        // The calls of a collective at an edge of the slice are on both of its sides.
+        let edge_ns = of.longest_ns.clamp(0, WIDEST_EDGE_NS);
+        let (fetched_from, fetched_until) = (from_ns.saturating_sub(edge_ns), until_ns.saturating_add(edge_ns));
         // The one that waits least came last; with one min() alone, and no max(), SQLite gives the
         // other columns of its row (https://sqlite.org/lang_select.html#bareagg).
         let asked = client.ask(format!(
             "SELECT rank, node, sum(whole), sum(iif(whole, waited, 0)), sum(whole AND enqueued > 0), sum(NOT whole) \
              FROM (SELECT min(wait_ns) AS least, rank, node, sum(wait_ns) AS waited, sum(tier = 0) AS enqueued, \
-             count(*) = ifnull(avg(nranks), count(*)) AS whole FROM lateness({from_ns}, {until_ns}) \
-             WHERE comm_hash IN ({}) GROUP BY comm_hash, func, seq \
+             count(*) = ifnull(avg(nranks), count(*)) AS whole FROM lateness({fetched_from}, {fetched_until}) \
+             WHERE at_ns >= {from_ns} AND at_ns < {until_ns} AND comm_hash IN ({}) GROUP BY comm_hash, func, seq \
              HAVING count(*) = avg(ranks) AND (count(*) > 1 OR avg(nranks) > 1)) GROUP BY rank, node",
             of.comms.join(", ")
         ));

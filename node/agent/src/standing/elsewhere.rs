@@ -29,6 +29,8 @@ use super::{ByJudge, FRESH_NS, StandingState, is_fresh};
 const AGAIN: Duration = Duration::from_secs(2);
 /// and after so many times as long as asking took: where there are very many.
 const PAUSES: u32 = 4;
+/// … but never longer: with the asking itself it stays below what a verdict is shown for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// So often where a command waits for findings.
 const FOR_A_COMMAND: Duration = Duration::from_secs(4);
 /// Longest that a judge is waited for.
@@ -211,7 +213,7 @@ pub(crate) async fn hear(shared: &Shared) {
         let known: BTreeSet<u64> = shared.standing.all().into_iter().map(|current| current.job).collect();
         jobs.retain(|job, _| !known.contains(job));
     }
-    *asked = Some((Instant::now(), AGAIN.max(PAUSES * began.elapsed())));
+    *asked = Some((Instant::now(), (PAUSES * began.elapsed()).clamp(AGAIN, LONGEST_PAUSE)));
 }
 
 /// Asks a judge what it publishes, and keeps that.

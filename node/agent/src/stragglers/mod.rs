@@ -99,18 +99,6 @@ async fn standing_or_recent(
         all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
         if !all.is_empty() {
             let first = all.remove(0);
-            // Judges know calls by their numbers, which those of an agent that began anew have not.
-            let is_unknown = |report: &Report| matches!(report.verdict, Verdict::Unknown { .. });
-            if all.is_empty() && is_unknown(&first.standing.report) {
-                let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
-                let mesh = Asked::mesh(shared);
-                let stores = from_stores(mesh, &question, caller, since_ns, None, started, &cancelled).await;
-                if let Ok(stores) = stores
-                    && !is_unknown(&stores.report)
-                {
-                    return Ok(stores);
-                }
-            }
             return Ok(from_standing(shared, first, all, started, deadline, &cancelled).await);
         }
     }

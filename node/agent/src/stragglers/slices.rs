@@ -1,6 +1,5 @@
-//! Calls that were recorded in stretches only (time slices of `rankmesh up --budget`, an agent that was
-//! started again): which stretch of a span all hosts recorded, and of which ranks it is not known what
-//! they are in.
+//! Calls that were recorded in time slices only (`rankmesh up --budget`): which stretch of a span all
+//! hosts recorded, and of which ranks it is not known what they are in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,8 +39,7 @@ impl Slices {
     pub(super) fn note(&self) -> String {
         let seconds = |ns: i64| ns as f64 / 1e9;
         format!(
-            "by slices: {:.1} of {:.1} s recorded on all hosts (up --budget, or an agent began anew); this is of the last, \
-             {:.2} s until {}",
+            "by slices: {:.1} of {:.1} s recorded on all hosts (up --budget); this is of the last, {:.2} s until {}",
             seconds(self.recorded_ns),
             seconds(self.all_ns),
             seconds(self.until_ns - self.since_ns),
@@ -111,32 +109,13 @@ pub(in super::super) async fn missed(
          AND since_ns < {until_ns}",
         LossCount::BUDGET
     );
-    // Between two agents of a host calls were missed, too, and the latter's have no numbers.
-    let sessions = format!(
-        "SELECT node, alive_ns, start_ns FROM sessions WHERE alive_ns > {since_ns} - {BACK_NS} ORDER BY node, start_ns"
-    );
-    let (mut rows, told) = asking.rows_of(question, sql).await;
-    let (sessions, told_sessions) = asking.rows_of(question, sessions).await;
-    let complete = told && told_sessions;
-    rows.extend(sessions.windows(2).filter_map(between));
-    rows.retain(|row| {
-        integer(row, 2).is_some_and(|to| to > since_ns) && integer(row, 1).is_some_and(|from| from < until_ns)
-    });
+    let (rows, complete) = asking.rows_of(question, sql).await;
     let missed = rows.iter().filter_map(|row| {
         let clock = clocks.get(&text(row, 0));
         let aligned = |ns: i64| clock.map_or(ns, |clock| clock.align(ns));
         Some((aligned(integer(row, 1)?), aligned(integer(row, 2)?)))
     });
     (missed.collect(), complete)
-}
-
-/// From the end of one session of a store to the beginning of the next; none where the second is of
-/// another node.
-fn between(sessions: &[Vec<Value>]) -> Option<Vec<Value>> {
-    let [before, after] = sessions else { return None };
-    let (ended_ns, began_ns) = (integer(before, 1)?, integer(after, 2)?);
-    (text(before, 0) == text(after, 0))
-        .then(|| vec![after[0].clone(), Value::Integer(ended_ns.min(began_ns)), Value::Integer(began_ns)])
 }
 
 /// From when on a span has no more than so many calls; its beginning where they are not counted.
@@ -350,16 +329,6 @@ mod tests {
     #[test]
     fn hosts_that_never_recorded_at_once_have_an_empty_stretch() {
         assert_eq!(of(&[(-5, 30), (30, 70)]), Some((60, 60, 0)));
-    }
-
-    #[test]
-    fn an_agent_that_began_anew_missed_what_was_between() {
-        let session = |node: &str, alive: i64, start: i64| {
-            vec![Value::Text(node.into()), Value::Integer(alive * S), Value::Integer(start * S)]
-        };
-        let all = [session("a", 20, 1), session("a", 60, 25), session("b", 60, 2)];
-        let gaps: Vec<_> = all.windows(2).filter_map(between).collect();
-        assert_eq!(gaps, [vec![Value::Text("a".into()), Value::Integer(20 * S), Value::Integer(25 * S)]]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) fn jobs(job: Option<&str>, span_ns: Option<(i64, i64)>, client: &Clie
     let of_job = job.map_or_else(String::new, |job| format!(" AND job_id = {}", quoted(job)));
     let calls = client.ask(format!(
         "SELECT job_id, node, pid, comm_hash, func, count(*), min(ts_ns), max(ts_ns + ifnull(duration_ns, 0)), \
-         max(nranks) FROM collectives WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns}{of_job} GROUP BY job_id, node, pid, comm_hash, func"
+         max(nranks), max(duration_ns) FROM collectives WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns}{of_job} GROUP BY job_id, node, pid, comm_hash, func"
     ))?;
     let mut coverage = calls.coverage;
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
@@ -71,7 +71,8 @@ pub(super) fn jobs(job: Option<&str>, span_ns: Option<(i64, i64)>, client: &Clie
         }
         if !client.left().is_zero() {
             let comms: Vec<String> = seen.comms.keys().map(i64::to_string).collect();
-            let of = Calls { comms, span_ns: (seen.first_ns, seen.last_ns), calls: seen.calls };
+            let span_ns = (seen.first_ns, seen.last_ns);
+            let of = Calls { comms, span_ns, calls: seen.calls, longest_ns: seen.longest_ns };
             let named = named.of_job(&job.job_id);
             let waited =
                 (!of.comms.is_empty()).then(|| waits::waited(client, &of, &named, &mut coverage)).transpose()?;
@@ -97,6 +98,7 @@ struct Seen {
     first_ns: i64,
     last_ns: i64,
     calls: i64,
+    longest_ns: i64,
     comms: BTreeMap<i64, Comm>,
 }
 
@@ -118,6 +120,7 @@ impl Seen {
         self.first_ns = if self.calls == 0 { first_ns } else { self.first_ns.min(first_ns) };
         self.last_ns = self.last_ns.max(last_ns);
         self.calls += calls;
+        self.longest_ns = self.longest_ns.max(integer(row, 9).unwrap_or(0));
         self.most_ranks = self.most_ranks.max(nranks);
         if let Some(comm) = integer(row, 3) {
             let comm = self.comms.entry(comm).or_default();

@@ -324,7 +324,8 @@ impl<'a> View<'a> {
     fn heard(&self, window: i64) -> (usize, Vec<(String, String)>) {
         let (mut answered, mut missing) = (0, Vec::new());
         let (hosts, dead) = (self.board.hosts(), self.board.dead_hosts());
-        let perhaps = || dead.perhaps.iter().filter(|_| self.lacks_ranks(window));
+        let lacks_ranks = std::cell::LazyCell::new(|| self.lacks_ranks(window));
+        let perhaps = || dead.perhaps.iter().filter(|_| *lacks_ranks);
         let dead: BTreeSet<&str> = dead.of_job.iter().chain(perhaps()).map(String::as_str).collect();
         for (node, page) in self.pages() {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
