@@ -303,8 +303,11 @@ fn what_a_thread_or_another_process_did_for_a_request_is_told() {
         ask(connection, path);
         drop(hog);
     });
+    // (On a busy host others take it, too.)
     let found = excess(&lab, "hog", all);
-    assert!(share(&found, &[("kind", "cpu_taken"), ("of", "sh"), ("process", "engine")]) > 0.2, "{found}");
+    let taken = share(&found, &[("kind", "cpu_taken"), ("process", "engine")]);
+    let by_hog = share(&found, &[("kind", "cpu_taken"), ("of", "sh"), ("process", "engine")]);
+    assert!(taken > 0.3 && by_hog > 0.05, "{found}");
 
     // Requests that come at once, and wait for the one thread of a pool.
     let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
