@@ -319,7 +319,12 @@ fn services_lead_to_what_their_slowest_requests_wait_for() {
     tmux.keys(&["8"]);
     tmux.wait_for_all(&["service", "chat", "n0", "n1", "85.0ms"]);
     tmux.keys(&["Enter"]);
-    tmux.wait_for_all(&["chat: what its slowest requests wait for", "chat: 1200 requests", "asleep in a timer", "Examples:"]);
+    tmux.wait_for_all(&[
+        "chat: what its slowest requests wait for",
+        "chat: 1200 requests",
+        "asleep in a timer",
+        "Examples:",
+    ]);
     tmux.keys(&["Escape"]);
     tmux.wait_for_all(&["service", "chat"]);
     tmux.keys(&["q"]);
