@@ -1,18 +1,24 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Every test, as `make test` runs them: built once, then in three lanes at the same time and a last one alone (lane.sh). What two
 # of them printed follows the third's. Exit status: 0 where all passed and left no process behind.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 began=$(date +%s)
 $cargo test --locked --workspace --all-targets --no-run
 echo "took: $(($(date +%s) - began)) s, building"
 printed=$(mktemp)
+# How far it is, for whoever waits at a terminal.
+if [ -t 1 ]; then
+    PROGRAMS=$($cargo test --locked --workspace --all-targets --no-run 2>&1 | grep -c '^  Executable')
+    TERMINAL=$(tty <&1) PROGRESS=$printed.progress
+    export TERMINAL PROGRESS PROGRAMS
+fi
 # The tests' own folder for temporary files, removed with all that is left in it. (Short, for the names of sockets.)
 TMPDIR=$(mktemp -d /tmp/rmt.XXXXXX)
 export TMPDIR
 chmod 1777 "$TMPDIR" # as /tmp: tests act as other users, too
-trap 'rm -rf "$printed" "$printed.rest" "$TMPDIR"' EXIT
+trap 'rm -rf "$printed" "$printed.rest" "$printed.progress" "$TMPDIR"' EXIT
 lane() {
     LANE=$1 $cargo test --locked --workspace --all-targets --no-fail-fast --config "target.'cfg(unix)'.runner='$PWD/scripts/lane.sh'"
 }

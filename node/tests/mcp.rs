@@ -127,7 +127,7 @@ fn a_job_that_has_ended_is_diagnosed() {
             wrong["text"].as_str().expect("a text").contains("there is no cause; there are host, tenant"),
             "{wrong}"
         );
-        assert!(text(&answer, 17).contains("no requests that were asked for are stored"), "{}", text(&answer, 17));
+        assert!(text(&answer, 17).contains("No requests that were asked for are stored"), "{}", text(&answer, 17));
         for (step, expected) in [(12, "no_such"), (13, "'finding' is missing"), (14, "no tool 'no_such'")] {
             let step = &answer["steps"][step];
             assert!(step["protocol_error"].as_str().is_some_and(|text| text.contains(expected)), "{step}");

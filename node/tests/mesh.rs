@@ -347,6 +347,10 @@ fn the_command_line_explains_itself() {
     assert_eq!(run(&["query"]).status.code(), Some(2));
     assert_eq!(run(&["nosuch"]).status.code(), Some(2));
     assert_eq!(run(&["up", "--label", "x"]).status.code(), Some(2));
+    let nothing = run(&[]);
+    assert_eq!(nothing.status.code(), Some(2));
+    let said = stdout(&nothing) + &stderr(&nothing);
+    assert!(said.contains("Two ways to begin") || said.contains("An agent runs on this host"), "{said}");
     let no_agent = run(&["nodes", "--socket", "/nonexistent/agent.sock"]);
     assert_eq!(no_agent.status.code(), Some(1));
     assert!(stderr(&no_agent).contains("rankmesh up"), "{}", stderr(&no_agent));

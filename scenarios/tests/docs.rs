@@ -75,8 +75,13 @@ fn each_page_of_docs_begins_with_an_example() {
     let pages: Vec<_> = pages.filter(|page| page.extension().is_some_and(|e| e == "md")).collect();
     assert!(pages.len() > 20, "{} pages", pages.len());
     for page in pages.iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        // What the reader wants, in a sentence; how, in a block; then all else.
         let text = std::fs::read_to_string(page).expect("a page");
-        assert!(text.lines().take(25).any(|line| line.starts_with("    ")), "{}", page.display());
+        let beginning: Vec<&str> = text.lines().skip(1).take_while(|line| !line.starts_with("    ")).collect();
+        let is_prose = |line: &&&str| !line.is_empty() && !line.starts_with(['#', '|', '-']);
+        let prose = beginning.iter().filter(is_prose).count();
+        assert!(prose > 0 && beginning.len() <= 14, "{}: {beginning:#?}", page.display());
+        assert!(beginning.iter().all(|line| !line.starts_with('#')), "{}: a heading first", page.display());
     }
 }
 

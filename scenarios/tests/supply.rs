@@ -2,6 +2,7 @@
 //! `make deny` (cargo-deny) says more, advisories above all; this holds where that is not
 //! installed, and without a network.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -135,19 +136,45 @@ fn the_demo_is_built_without_what_only_servers_and_archives_need() {
     let makefile = text("Makefile");
     let features = makefile.lines().find_map(|line| line.strip_prefix("DEMO_BUILD = ")).expect("what the demo builds");
     assert!(features.contains("--no-default-features"), "{features}");
-    let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "-p", "rankmesh", "--no-default-features", "--edges", "normal"])
-        .args(["--prefix", "none"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .output()
-        .expect("cargo runs");
-    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-    let tree = String::from_utf8_lossy(&tree.stdout);
-    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let crates = crates_of(&["-p", "rankmesh", "--no-default-features", "--edges", "normal", "--format", "{p}"]);
+    let crates: BTreeSet<&str> = crates.iter().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains(&"rusqlite"), "{crates:?}");
     for name in ["axum", "arrow-select", "object_store", "pgwire", "reqwest", "rmcp"] {
         assert!(!crates.contains(&name), "{name}");
     }
+}
+
+/// Lines of `cargo tree` about crates that are not the project's own.
+fn crates_of(arguments: &[&str]) -> BTreeSet<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--prefix", "none"])
+        .args(arguments)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let lines = String::from_utf8(tree.stdout).expect("text");
+    let whole = |line: &str| line.trim_end_matches(" (*)").replace(" (proc-macro)", "");
+    lines.lines().map(whole).filter(|line| !line.contains("(/")).collect()
+}
+
+#[test]
+fn tests_after_the_demo_compile_none_of_its_dependencies_again() {
+    let makefile = text("Makefile");
+    let features = makefile.lines().find_map(|line| line.strip_prefix("DEMO_BUILD = ")).expect("what the demo builds");
+    let features = features.strip_suffix(" --bin rankmesh").expect("one binary");
+    let format = ["--format", "{p} with {f}"];
+    let edges = |edges| ["--edges", edges];
+    let demo: Vec<&str> = features.split(' ').chain(edges("normal,build")).chain(format).collect();
+    let of_binary = ["-p", "rankmesh", "--no-default-features", "--edges", "normal,build", "--format", "{p}"];
+    let of_binary = crates_of(&of_binary);
+    let is_built = |line: &&String| line.split_once(" with ").is_some_and(|(name, _)| of_binary.contains(name));
+    let demo = crates_of(&demo);
+    let tests: Vec<&str> = ["--workspace"].into_iter().chain(edges("normal,build,dev")).chain(format).collect();
+    let tests = crates_of(&tests);
+    let again: Vec<&String> = demo.iter().filter(is_built).filter(|line| !tests.contains(*line)).collect();
+    assert!(demo.iter().filter(is_built).count() > 150, "{demo:?}");
+    assert!(again.is_empty(), "{again:#?}");
 }
 
 #[test]

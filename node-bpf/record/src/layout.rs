@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Columns of a line.
-const COLUMNS: usize = 80;
+pub const COLUMNS: usize = 80;
 
 /// Adds a line, broken at spaces where it is too long; what follows is indented further.
 pub fn add_line(out: &mut String, indent: usize, text: &str) {
@@ -26,6 +26,16 @@ pub fn add_line(out: &mut String, indent: usize, text: &str) {
         width += length;
     }
     out.push('\n');
+}
+
+/// A name as a column of a table shows it: its beginning, where it is longer than so many characters.
+#[must_use]
+pub fn short_name(name: &str, most: usize) -> String {
+    let name = super::printable(name);
+    if name.chars().count() <= most {
+        return name;
+    }
+    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// A text with its long lines broken; each keeps its indentation. Names in it may drive a terminal:

@@ -33,7 +33,7 @@ pub use calls::{
     CallTally, Collective, CudaCall, DeviceWait, Library, LossCount, NetEvent, OffCpu, ProcessSeen, Record, SymbolCall,
 };
 pub use host::{BlockIo, FabricCounter, GpuSample, HostRecord, HostSample, MemoryEvent, ProcessEvent, SelfStat};
-pub use layout::{add_line, wrapped};
+pub use layout::{COLUMNS, add_line, short_name, wrapped};
 pub use now::unix_now_ns;
 pub use printable::{for_shell, printable, printable_lines, shortened, steers, text};
 pub use requests::{RequestOf, RequestSeen, RequestStretch, RequestSum};

@@ -256,7 +256,7 @@ pub struct ExportArgs {
     /// Only this table (repeatable for .db) [default: all for .db, else collectives]
     #[arg(long, value_name = "TABLE")]
     pub table: Vec<String>,
-    /// Of which time; with --out only --since, a stretch counted back from the newest row.
+    /// Of which time.
     #[command(flatten)]
     pub span: SpanArgs,
     /// With --perfetto: only these ranks and their hosts, as 3,5-7 or 64-126/2

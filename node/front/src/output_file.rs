@@ -1,8 +1,9 @@
 //! The file into which a command writes: it appears when it is complete. A device, a pipe or
 //! standard output (`-`) is written as it is, and a link stays: the file that it names is replaced.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -38,6 +39,18 @@ impl OutputFile {
     /// # Errors
     /// It cannot be written, or nothing can be created in its directory.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
+        Self::open_with(path, 0o600)
+    }
+
+    /// As [`Self::open`], for a file that programs of other users read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_for_all(path: &Path) -> anyhow::Result<Self> {
+        Self::open_with(path, 0o644)
+    }
+
+    fn open_with(path: &Path, mode: u32) -> anyhow::Result<Self> {
         let writing = || format!("writing {}", path.display());
         let place = if is_stdout(path) {
             Place::Stdout(io::stdout())
@@ -51,7 +64,11 @@ impl OutputFile {
                 _ => {
                     let target = followed(path).with_context(writing)?;
                     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                    let file = NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
+                    let file = tempfile::Builder::new()
+                        .prefix(".rankmesh-")
+                        .permissions(Permissions::from_mode(mode))
+                        .tempfile_in(dir)
+                        .with_context(|| format!("writing in {}", dir.display()))?;
                     Place::New { file, target, may_replace: true }
                 }
             }
@@ -166,6 +183,18 @@ mod tests {
             assert!(OutputFile::open_new(there).unwrap_err().is::<UsageError>());
         }
         OutputFile::open_new(&dir.path().join("new")).unwrap().finish().unwrap();
+    }
+
+    #[test]
+    fn only_a_file_for_all_is_readable_by_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page");
+        let mode = |opened: anyhow::Result<OutputFile>| {
+            opened.unwrap().finish().unwrap();
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(mode(OutputFile::open(&path)), 0o600);
+        assert_eq!(mode(OutputFile::open_for_all(&path)), 0o644);
     }
 
     #[test]

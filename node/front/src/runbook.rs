@@ -1,6 +1,6 @@
 //! `rankmesh runbook`: what to check, what to do and how to verify it, for each kind of cause.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -9,6 +9,8 @@ use ask::{Exit, UsageError};
 use clap::Args;
 use explain::runbook::{RUNBOOKS, VARIABLES, Values, filled, only_commands, page};
 use model::explanation::Explanation;
+
+use crate::schema::without_links;
 
 /// Directory with a site's own pages; each replaces the page of that kind.
 pub const SITE_PAGES: &str = "/etc/rankmesh/runbooks";
@@ -44,7 +46,11 @@ pub fn run(args: RunbookArgs) -> anyhow::Result<Exit> {
         let kinds: Vec<&str> = RUNBOOKS.iter().map(|(kind, _)| *kind).collect();
         UsageError(format!("there is no runbook '{kind}'; there are {}", kinds.join(", ")))
     })?;
-    writeln!(out, "{}", printable_lines(&filled(&text, &values)))?;
+    let mut shown = printable_lines(&filled(&text, &values));
+    if out.is_terminal() {
+        shown = without_links(&shown, "docs/runbooks");
+    }
+    writeln!(out, "{shown}")?;
     Ok(Exit::Complete)
 }
 
@@ -123,6 +129,14 @@ mod tests {
     fn every_kind_of_cause_has_a_runbook() {
         for kind in verdicts::Kind::ALL {
             assert!(page(kind.name()).is_some(), "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn runbooks_at_a_terminal_have_no_links() {
+        for (kind, page) in RUNBOOKS {
+            let shown = without_links(page, "docs/runbooks");
+            assert_eq!(shown.lines().find(|line| line.contains("](")), None, "{kind}");
         }
     }
 

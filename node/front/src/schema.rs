@@ -83,7 +83,7 @@ fn documented(page: &str) -> Vec<Documented> {
         }
         let Some(table) = all.last_mut().filter(|table| table.kind == kind) else { continue };
         if let Some((name, rest)) = line.strip_prefix("| `").and_then(|rest| rest.split_once('`')) {
-            let meaning = without_links(rest.trim().trim_start_matches('|').trim_end_matches('|').trim());
+            let meaning = without_links(rest.trim().trim_start_matches('|').trim_end_matches('|').trim(), "docs");
             let types = declared.get(&table.name).into_iter().flatten();
             let decl_type = types.filter(|(column, _)| column == name).map(|(_, decl_type)| decl_type.clone()).next();
             let decl_type = decl_type.unwrap_or_default();
@@ -92,7 +92,7 @@ fn documented(page: &str) -> Vec<Documented> {
             if !table.about.is_empty() {
                 table.about.push(' ');
             }
-            table.about.push_str(&without_links(line.trim()));
+            table.about.push_str(&without_links(line.trim(), "docs"));
         }
     }
     for table in &mut all {
@@ -103,18 +103,23 @@ fn documented(page: &str) -> Vec<Documented> {
     all
 }
 
-/// Markdown's links as the path of the page that they name: who reads it is not on that page.
-fn without_links(text: &str) -> String {
+/// Markdown of a page in `folder` with the page that each link names instead of the link: who reads it
+/// at a terminal cannot follow one. A link within the page is its words.
+pub fn without_links(text: &str, folder: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, link)) = rest.split_once('[') {
         out.push_str(before);
         match link.split_once("](").and_then(|(words, after)| Some((words, after.split_once(')')?))) {
             Some((words, (path, after))) if !words.contains(']') => {
-                let page = if path.contains("://") { path.to_owned() } else { format!("docs/{path}") };
+                let page = linked(folder, path);
                 let is_its_name = path.split('#').next().is_some_and(|path| path.ends_with(words));
-                let shown = if is_its_name { page } else { format!("{words} ({page})") };
-                out.push_str(&shown);
+                let is_runbook = page.strip_prefix("rankmesh runbook ").is_some_and(|kind| kind == words);
+                match page.as_str() {
+                    "" => out.push_str(words),
+                    page if is_its_name || is_runbook => out.push_str(page),
+                    page => out.push_str(&format!("{words} ({page})")),
+                }
                 rest = after;
             }
             _ => {
@@ -124,6 +129,26 @@ fn without_links(text: &str) -> String {
         }
     }
     out + rest
+}
+
+/// What a link of a page in `folder` names: a page of the project, the command that shows a runbook,
+/// an address; empty of a place on the same page.
+fn linked(folder: &str, path: &str) -> String {
+    if path.contains("://") || path.starts_with('#') {
+        return if path.starts_with('#') { String::new() } else { path.to_owned() };
+    }
+    let mut parts: Vec<&str> = folder.split('/').collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let page = parts.join("/");
+    match page.strip_prefix("docs/runbooks/").and_then(|kind| kind.strip_suffix(".md")) {
+        Some(kind) => format!("rankmesh runbook {kind}"),
+        None => page,
+    }
 }
 
 /// Prints the descriptions of tables and columns.
@@ -221,9 +246,17 @@ mod tests {
 
     #[test]
     fn links_are_paths() {
-        assert_eq!(without_links("see [history.md](history.md), x[1]"), "see docs/history.md, x[1]");
-        assert_eq!(without_links("as [serving.md](serving.md#time) says"), "as docs/serving.md#time says");
-        assert_eq!(without_links("[the page](sql.md) and [i] (j)"), "the page (docs/sql.md) and [i] (j)");
+        let read = |text: &str| without_links(text, "docs");
+        assert_eq!(read("see [history.md](history.md), x[1]"), "see docs/history.md, x[1]");
+        assert_eq!(read("as [serving.md](serving.md#time) says"), "as docs/serving.md#time says");
+        assert_eq!(read("[the page](sql.md) and [i] (j)"), "the page (docs/sql.md) and [i] (j)");
+        assert_eq!(read("[above](#limits), [runbook](runbooks/tail.md)"), "above, runbook (rankmesh runbook tail)");
+        assert_eq!(read("[cargo](https://rustup.rs)"), "cargo (https://rustup.rs)");
+        let read = |text: &str| without_links(text, "docs/runbooks");
+        assert_eq!(
+            read("see [lock](lock.md), [serving](../serving.md)"),
+            "see rankmesh runbook lock, serving (docs/serving.md)"
+        );
         let raw = |text: &str| text.contains("](");
         assert!(!DOCUMENTED.iter().any(|table| raw(&table.about) || table.columns.iter().any(|of| raw(&of.meaning))));
     }

@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use ask::args::SpanArgs;
-use ask::times::When;
 use ask::{Connector, Exit, UsageError};
 use front::args::ExportArgs;
 use store::exchange::{ExchangeError, Export, export};
@@ -14,20 +13,31 @@ pub(super) fn run(args: ExportArgs, connector: &dyn Connector) -> anyhow::Result
         return front::perfetto::run(args, &out, connector);
     }
     let wrong = |what: &str| UsageError(what.to_owned());
-    let [db] = <[_; 1]>::try_from(args.target.db).map_err(|_| wrong("--out takes the rows of one --db"))?;
-    let since = match args.span {
-        SpanArgs { since: None, until: None, between } if between.is_empty() => None,
-        SpanArgs { since: Some(When::Ago(back)), until: None, .. } => Some(back),
-        _ => return Err(wrong("with --out only --since, and a stretch, such as 10m").into()),
-    };
-    let out = args.out.ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
-    let wanted = Export { db, out, tables: args.table, since };
+    let [db] = <&[_; 1]>::try_from(args.target.db.as_slice()).map_err(|_| wrong("--out takes the rows of one --db"))?;
+    let out = args.out.clone().ok_or_else(|| wrong("--out FILE or --perfetto FILE"))?;
+    let (from_ns, until_ns) = span(&args, connector)?;
+    let wanted = Export { db: db.clone(), out, tables: args.table.clone(), from_ns, until_ns };
     let done = export(&wanted).map_err(failed)?;
     say_rows(&done.tables, &wanted.out);
     if !done.left_out.is_empty() {
         eprintln!("left out (give --table, or --out a .db file): {}", done.left_out.join(", "));
     }
     Ok(Exit::Complete)
+}
+
+/// The span's beginning and end, Unix nanoseconds, as far as the flags give them; lengths of time are
+/// counted back from the newest row.
+fn span(args: &ExportArgs, connector: &dyn Connector) -> anyhow::Result<(Option<i64>, Option<i64>)> {
+    let SpanArgs { since, until, between } = &args.span;
+    if since.is_none() && between.is_empty() {
+        return Ok((None, None));
+    }
+    let target = args.target.target(connector)?;
+    let ends = until.is_some() || !between.is_empty();
+    Ok(match args.span.resolved_ns(&target)? {
+        Some((from_ns, until_ns)) => (Some(from_ns), ends.then_some(until_ns)),
+        None => (None, None),
+    })
 }
 
 /// The command's error for an export or import that cannot be done.

@@ -9,6 +9,7 @@ use anyhow::Context;
 use ask::{Exit, UsageError};
 use clap::{Args, Command};
 use clap_complete::Shell;
+use front::schema::{without_links, wrapped};
 
 use super::groups::root;
 
@@ -99,7 +100,7 @@ pub(super) fn help(args: &HelpArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Complete);
     }
     if let Some((.., text)) = topic(&args.about) {
-        let text = if out.is_terminal() { laid_out(text) } else { text.to_owned() };
+        let text = if out.is_terminal() { laid_out(&without_links(text, "docs")) } else { text.to_owned() };
         write!(out, "{text}")?;
         return Ok(Exit::Complete);
     }
@@ -121,7 +122,7 @@ fn laid_out(page: &str) -> String {
         if let Some((text, indent)) = prose.take() {
             let words = text.trim_start();
             let head = text.get(..text.len() - words.len()).unwrap_or_default();
-            out.push_str(&front::schema::wrapped(head, words, indent));
+            out.push_str(&wrapped(head, words, indent));
         }
     };
     for line in page.lines() {
@@ -203,6 +204,15 @@ mod tests {
             clap_complete::generate(shell, &mut root(), "rankmesh", &mut text);
             let text = String::from_utf8(text).expect("text");
             assert!(names.iter().all(|name| text.contains(name.as_str())), "{shell}");
+        }
+    }
+
+    #[test]
+    fn topics_at_a_terminal_have_no_links() {
+        for (name, _, page) in TOPICS {
+            let shown = laid_out(&without_links(page, "docs"));
+            let link = shown.lines().find(|line| line.contains("]("));
+            assert_eq!(link, None, "{name}");
         }
     }
 

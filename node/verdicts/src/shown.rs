@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::hang::{Absence, Call, Hang, Missing, Waiting};
+use super::point_to_point::{PointToPoint, RankTime};
 use super::report::{
     Basis, CommReport, Cost, Culprit, Evidence, PerStep, RankScore, Report, Role, Spread, Stage, StageRank, Verdict,
 };
@@ -154,6 +155,29 @@ fn cause_seen(stretches: &[(Kind, i64, &str)], looked_at: &[&str]) -> Cause {
 fn a_rank_with_its_cause() {
     let cause = cause(&[(Kind::CpuStolen, 57 * MS, "spin\u{1b}[2J (pid 4711)")]);
     insta::assert_snapshot!(text(&Report { cause: Some(cause), ..report(rank_verdict(), true) }));
+}
+
+#[test]
+fn no_line_is_longer_than_80_columns_whatever_hosts_are_called() {
+    for host in ["n2", "gpu-node-0042", "gpu-node-0042.rack-7.cluster.example.org", "\u{1b}[2J\u{1b}[2J\u{1b}[2J"] {
+        let mut report = report(rank_verdict(), true);
+        let held = [(Kind::CpuStolen, 0.31), (Kind::BlockIo, 0.2), (Kind::Reclaim, 0.12), (Kind::Lock, 0.07)];
+        let ranks = report.per_comm[0].ranks.iter_mut().map(|rank| {
+            rank.node = host.to_owned();
+            rank.role = if rank.rank == 6 { Role::HeldUp } else { rank.role };
+            let (rank, node, pid) = (rank.rank, host.to_owned(), rank.pid);
+            let held = (rank % 2 == 0).then(|| held.to_vec());
+            RankTime { rank, node, pid, compute: 1.0, unscored: 0.0, scored: 0.0, held, blame: 0.0 }
+        });
+        let ranks = ranks.collect();
+        let of_time = PointToPoint { heard: 8, nranks: 16, unknown: true, ranks, ..PointToPoint::default() };
+        report.point_to_point = Some(of_time);
+        let text = text(&report);
+        assert!(text.contains("culprit") && text.contains("held off the CPU"), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}\n{text}");
+        }
+    }
 }
 
 #[test]

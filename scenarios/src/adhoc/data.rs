@@ -72,7 +72,13 @@ pub fn make(dir: &Path, hosts: u32, rows: u64) -> anyhow::Result<Vec<(String, Pa
 pub fn plain(store: &Path) -> anyhow::Result<Connection> {
     let out = store.with_extension("plain.db");
     if !out.exists() {
-        export(&Export { db: store.to_path_buf(), out: out.clone(), tables: Vec::new(), since: None })?;
+        export(&Export {
+            db: store.to_path_buf(),
+            out: out.clone(),
+            tables: Vec::new(),
+            from_ns: None,
+            until_ns: None,
+        })?;
     }
     Ok(Connection::open_with_flags(&out, OpenFlags::SQLITE_OPEN_READ_ONLY)?)
 }
@@ -86,7 +92,13 @@ pub fn parquet(store: &Path, directory: &Path) -> anyhow::Result<()> {
     for table in TABLES {
         let out = directory.join(format!("{table}.parquet"));
         if !out.exists() {
-            export(&Export { db: store.to_path_buf(), out, tables: vec![table.to_owned()], since: None })?;
+            export(&Export {
+                db: store.to_path_buf(),
+                out,
+                tables: vec![table.to_owned()],
+                from_ns: None,
+                until_ns: None,
+            })?;
         }
     }
     Ok(())

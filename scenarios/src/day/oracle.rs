@@ -27,7 +27,7 @@ pub fn unite(stores: &[(String, PathBuf)], file: &Path) -> anyhow::Result<()> {
     conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;")?;
     for (at, (node, store)) in stores.iter().enumerate() {
         let plain = file.with_extension(format!("{node}.db"));
-        export(&Export { db: store.clone(), out: plain.clone(), tables: Vec::new(), since: None })?;
+        export(&Export { db: store.clone(), out: plain.clone(), tables: Vec::new(), from_ns: None, until_ns: None })?;
         conn.execute("ATTACH ?1 AS plain", [plain.to_str().context("a path in UTF-8")?])?;
         for table in
             names(&conn, "SELECT name FROM plain.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'")?

@@ -2,17 +2,16 @@
 //! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>). `series` has the values.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use anyhow::Context;
 use ask::output::printable;
 use axum::extract::{Extension, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use front::output_file::OutputFile;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::counter::Counter;
@@ -153,15 +152,9 @@ pub(super) async fn textfile(gateway: Shared, path: std::path::PathBuf, most: us
 
 /// Another program reads it: it is complete, or the file before.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new()
-        .prefix(".rankmesh-")
-        .permissions(std::fs::Permissions::from_mode(0o644))
-        .tempfile_in(dir)
-        .with_context(|| format!("writing in {}", dir.display()))?;
+    let mut file = OutputFile::open_for_all(path)?;
     file.write_all(text.as_bytes())?;
-    file.persist(path).with_context(|| format!("writing {}", path.display()))?;
-    Ok(())
+    file.finish()
 }
 
 #[cfg(test)]

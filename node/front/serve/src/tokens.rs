@@ -2,7 +2,6 @@
 //! token --for serve` writes it; a running server notices changes.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use front::output_file::OutputFile;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -141,11 +141,9 @@ pub fn create(path: &Path, name: &str, role: Role, ttl: Duration) -> anyhow::Res
         sha256: STANDARD.encode(hash(&token)),
         expires: now.saturating_add(ttl.as_secs()),
     });
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(|| format!("writing in {}", dir.display()))?;
+    let mut file = OutputFile::open(path)?;
     serde_json::to_writer_pretty(&mut file, &kept)?;
-    file.flush()?;
-    file.persist(path).with_context(|| format!("writing {}", path.display()))?;
+    file.finish()?;
     Ok(token)
 }
 

@@ -169,7 +169,7 @@ pub(super) fn file(jobs: &Jobs, out: &Path) -> anyhow::Result<()> {
     }
     conn.execute_batch("COMMIT")?;
     conn.close().map_err(|(_, error)| error)?;
-    export(&Export { db, out: out.to_owned(), tables: vec!["jobs".to_owned()], since: None })?;
+    export(&Export { db, out: out.to_owned(), tables: vec!["jobs".to_owned()], from_ns: None, until_ns: None })?;
     eprintln!("{} jobs into {}", jobs.jobs.len(), printable(&out.display().to_string()));
     Ok(())
 }

@@ -9,6 +9,7 @@ use ask::Target;
 use ask::utc::utc;
 use model::{Coverage, StragglersQuestion};
 use record::units::duration;
+use record::{printable, wrapped};
 use serde_json::{Value, json};
 use verdicts::{Report, Verdict};
 
@@ -108,7 +109,8 @@ pub(super) fn judge(
     let mut in_json = Vec::new();
     for other in rest {
         if other.is_over() {
-            let _ = writeln!(others, "\n{}\n  (--job {} shows it)", other.line(), other.id);
+            let _ = write!(others, "\n{}", wrapped(&other.line()));
+            let _ = writeln!(others, "  (--job {} shows it)", printable(&other.id));
         } else {
             let _ = writeln!(others, "\njob {}:\n{}", other.id, text(&other.judged.answer, all_rows).trim_end());
         }

@@ -143,8 +143,7 @@ pub fn of(target: &Target, client: &Client<'_>, wanted: Wanted) -> anyhow::Resul
 /// Prints how long requests take, and what the slowest have more.
 ///
 /// # Errors
-/// Nobody answers, the flags are wrong, nothing is stored of that time, or the output cannot be
-/// written.
+/// Nobody answers, the flags are wrong, or the output cannot be written.
 pub fn run(args: TailArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     let target = args.target.target(connector)?;
     let client = Client::of(&target, &args.target);
@@ -156,15 +155,14 @@ pub fn run(args: TailArgs, connector: &dyn Connector) -> anyhow::Result<Exit> {
     if args.target.ask.require_all && !complete {
         bail!("the answer is partial and --require-all was given: nothing is printed");
     }
-    if tail.services.is_empty() {
-        say_coverage(&tail.coverage);
-        return Err(UsageError(text::nothing(only.as_deref())).into());
-    }
     let mut out = std::io::stdout().lock();
     match args.format {
         ReportFormat::Json => writeln!(out, "{}", quiet(&serde_json::to_string(&tail)?))?,
         ReportFormat::Table => {
-            write!(out, "{}", tail.text())?;
+            match tail.services.as_slice() {
+                [] => writeln!(out, "{}", record::wrapped(&text::nothing(only.as_deref())).trim_end())?,
+                _ => write!(out, "{}", tail.text())?,
+            }
             say_coverage(&tail.coverage);
         }
     }

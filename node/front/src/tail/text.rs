@@ -34,8 +34,8 @@ pub(super) fn printed(tail: &Tail) -> String {
 pub(super) fn nothing(service: Option<&str>) -> String {
     let what = service.map_or_else(|| " that were asked for".to_owned(), |name| format!(" of {}", printable(name)));
     format!(
-        "no requests{what} are stored of this time (up --serve NAME=port:N names a server; docs/serving.md says which are \
-         found without it)"
+        "No requests{what} are stored of this time. (rankmesh up --serve NAME=port:N names a server; docs/serving.md says \
+         which are found without it.)"
     )
 }
 
@@ -97,7 +97,7 @@ fn table(service: &Service, by: By) -> String {
     let rows = service.groups.iter().take(ROWS).map(|group| {
         let figures = &group.figures;
         vec![
-            cut(&printable(&group.of)),
+            record::short_name(&group.of, WIDEST),
             figures.count.to_string(),
             figures.errors.to_string(),
             time(figures.p50_ns),
@@ -114,13 +114,6 @@ fn table(service: &Service, by: By) -> String {
         out.push_str(&format!("… and {} more (--format json has all)\n", service.groups.len() - ROWS));
     }
     out
-}
-
-fn cut(name: &str) -> String {
-    if name.chars().count() <= WIDEST {
-        return name.to_owned();
-    }
-    name.chars().take(WIDEST - 1).chain(['…']).collect()
 }
 
 fn of_slowest(slowest: &Slowest) -> String {

@@ -10,7 +10,7 @@ use top::{Answer, App, Colours, Data, Key, View, plain};
 use common::{MS, board, data, look, screen, watched};
 
 const SMALL: (u16, u16) = (80, 24);
-const LARGE: (u16, u16) = (160, 40);
+const LARGE: (u16, u16) = (120, 40);
 
 fn app(view: View, data: &Data) -> App {
     let mut app = App::default();
@@ -27,7 +27,7 @@ fn each_view_in_two_sizes_and_in_ascii() {
         let name = view.name().replace(' ', "_");
         let shown = |size, ascii: bool| screen(&mut app(view, &data), &data, &look(ascii, Colours::None), size, 1_200);
         insta::assert_snapshot!(format!("{name}_80x24"), shown(SMALL, false));
-        insta::assert_snapshot!(format!("{name}_160x40"), shown(LARGE, false));
+        insta::assert_snapshot!(format!("{name}_120x40"), shown(LARGE, false));
         let ascii = shown(SMALL, true);
         assert!(ascii.is_ascii(), "{ascii}");
         insta::assert_snapshot!(format!("{name}_ascii"), ascii);

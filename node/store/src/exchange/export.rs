@@ -1,4 +1,4 @@
-//! Owns an export as a whole: which tables, since when, from one snapshot, into one new file. The
+//! Owns an export as a whole: which tables, of which time, from one snapshot, into one new file. The
 //! forms have modules of their own.
 
 mod csv;
@@ -6,13 +6,12 @@ pub(super) mod parquet;
 mod plain;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use super::ExchangeError;
-use super::tables::{self, Table, newest_ns};
+use super::tables::{self, Table};
 use crate::{ServedDb, quoted};
 
 /// What to export.
@@ -26,9 +25,10 @@ pub struct Export {
     /// Only these tables; empty means all for `.db`, and `collectives` for the forms with one
     /// table.
     pub tables: Vec<String>,
-    /// Only rows of this last stretch of the recording: counted back from the newest row, so that
-    /// it means the same for a running agent's store and for an old file.
-    pub since: Option<Duration>,
+    /// Only rows from this time on, Unix nanoseconds.
+    pub from_ns: Option<i64>,
+    /// Only rows before this time, Unix nanoseconds.
+    pub until_ns: Option<i64>,
 }
 
 /// What was written.
@@ -38,8 +38,6 @@ pub struct Exported {
     pub tables: Vec<(String, u64)>,
     /// Tables of the file that have rows and were not asked for.
     pub left_out: Vec<String>,
-    /// Rows before this time were left out, Unix nanoseconds.
-    pub from_ns: Option<i64>,
 }
 
 /// One form of output. Rows of a table follow its `begin`.
@@ -86,23 +84,16 @@ pub fn export(wanted: &Export) -> Result<Exported, ExchangeError> {
     let snapshot = conn.transaction().map_err(sqlite)?;
     let all = tables::tables(&snapshot).map_err(sqlite)?;
     let chosen = chosen(wanted, form, &all)?;
-    let from_ns = match wanted.since {
-        None => None,
-        Some(since) => newest_ns(&snapshot, &all)
-            .map_err(sqlite)?
-            .map(|newest| newest.saturating_sub(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))),
-    };
 
     let failed = |source| ExchangeError::Write { path: wanted.out.clone(), source };
-    let counts =
-        super::write_complete(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, from_ns, part))?;
+    let counts = super::write_complete(&wanted.out, failed, |part| write_all(&snapshot, wanted, form, &chosen, part))?;
     let left_out = all
         .iter()
         .filter(|table| !chosen.contains(table))
         .filter(|table| has_rows(&snapshot, &table.name))
         .map(|table| table.name.clone())
         .collect();
-    Ok(Exported { tables: counts, left_out, from_ns })
+    Ok(Exported { tables: counts, left_out })
 }
 
 fn chosen<'t>(wanted: &Export, form: Form, all: &'t [Table]) -> Result<Vec<&'t Table>, ExchangeError> {
@@ -141,19 +132,18 @@ fn write_all(
     wanted: &Export,
     form: Form,
     chosen: &[&Table],
-    from_ns: Option<i64>,
     part: &Path,
 ) -> Result<Vec<(String, u64)>, ExchangeError> {
     let sqlite = |source| ExchangeError::Sqlite { path: wanted.db.clone(), source };
     let mut sink: Box<dyn Sink> = match form {
-        Form::Db => Box::new(plain::PlainFile::create(part, snapshot, &wanted.db, chosen, from_ns)?),
+        Form::Db => Box::new(plain::PlainFile::create(part, snapshot, chosen, wanted)?),
         Form::Csv => Box::new(csv::CsvFile::create(part)?),
         Form::Parquet => Box::new(parquet::ParquetFile::create(part)?),
     };
     let mut counts = Vec::new();
     for table in chosen {
         sink.begin(table)?;
-        let mut statement = snapshot.prepare(&table.select(from_ns)).map_err(sqlite)?;
+        let mut statement = snapshot.prepare(&table.select(wanted.from_ns, wanted.until_ns)).map_err(sqlite)?;
         let mut rows = statement.query([]).map_err(sqlite)?;
         let mut count = 0;
         while let Some(row) = rows.next().map_err(sqlite)? {
@@ -174,6 +164,8 @@ fn has_rows(conn: &Connection, table: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::RowAccessor;
 
@@ -200,7 +192,7 @@ mod tests {
     }
 
     fn wanted(db: &Path, out: PathBuf) -> Export {
-        Export { db: db.to_owned(), out, tables: Vec::new(), since: None }
+        Export { db: db.to_owned(), out, tables: Vec::new(), from_ns: None, until_ns: None }
     }
 
     fn all(path: &Path, sql: &str) -> Vec<Vec<rusqlite::types::Value>> {
@@ -241,15 +233,26 @@ mod tests {
     }
 
     #[test]
-    fn since_counts_back_from_the_newest_row_and_the_copy_says_so() {
+    fn a_copy_of_a_span_says_which_and_was_recorded_no_longer() {
+        const SECOND: i64 = 1_000_000_000;
         let dir = tempfile::tempdir().unwrap();
         let db = recorded(dir.path());
         let out = dir.path().join("tail.db");
-        let done = export(&Export { since: Some(Duration::from_secs(3)), ..wanted(&db, out.clone()) }).unwrap();
-        assert_eq!(done.from_ns, Some(6_000_000_000));
+        export(&Export { from_ns: Some(6 * SECOND), ..wanted(&db, out.clone()) }).unwrap();
         assert_eq!(all(&out, "SELECT count(*), min(ts_ns) FROM collectives")[0], [4.into(), 6_000_000_000_i64.into()]);
         let cut = all(&out, "SELECT cutoff_ns FROM retention WHERE table_name = 'collectives'");
         assert_eq!(cut, [[5_999_999_999_i64.into()]]);
+
+        let out = dir.path().join("middle.db");
+        let (from_ns, until_ns) = (Some(2 * SECOND), Some(5 * SECOND));
+        export(&Export { from_ns, until_ns, ..wanted(&db, out.clone()) }).unwrap();
+        let rows = all(&out, "SELECT count(*), min(ts_ns), max(ts_ns) FROM collectives");
+        assert_eq!(rows, [[3.into(), (2 * SECOND).into(), (4 * SECOND).into()]]);
+        let later = "SELECT count(*) FROM sessions WHERE start_ns >= 5000000000 OR max(alive_ns, stop_ns) > 5000000000";
+        assert_eq!(all(&out, later), [[0.into()]]);
+        let out = dir.path().join("middle.csv");
+        let done = export(&Export { from_ns, until_ns, ..wanted(&db, out) }).unwrap();
+        assert_eq!(done.tables, [("collectives".to_owned(), 3)]);
     }
 
     #[test]

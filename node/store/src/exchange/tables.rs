@@ -2,7 +2,6 @@
 //! types, the column with the time.
 
 use rusqlite::Connection;
-use rusqlite::types::ValueRef;
 
 use crate::{APPLICATION_ID, OWN_TABLES, TIME_COLUMNS, TIMED_TABLES, quoted};
 
@@ -37,12 +36,16 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The SELECT of its rows, from `from_ns` on where the table has a time.
-    pub(crate) fn select(&self, from_ns: Option<i64>) -> String {
+    /// The SELECT of its rows; where the table has a time, from `from_ns` on and before `until_ns`.
+    pub(crate) fn select(&self, from_ns: Option<i64>, until_ns: Option<i64>) -> String {
         let columns: Vec<String> = self.columns.iter().map(|column| quoted(&column.name)).collect();
         let mut sql = format!("SELECT {} FROM {}", columns.join(", "), quoted(&self.name));
-        if let (Some(time), Some(from_ns)) = (&self.time, from_ns) {
-            sql.push_str(&format!(" WHERE {} >= {from_ns}", quoted(time)));
+        let Some(time) = self.time.as_deref().map(quoted) else { return sql };
+        let from = from_ns.map(|ns| format!("{time} >= {ns}"));
+        let until = until_ns.map(|ns| format!("{time} < {ns}"));
+        let within: Vec<String> = from.into_iter().chain(until).collect();
+        if !within.is_empty() {
+            sql.push_str(&format!(" WHERE {}", within.join(" AND ")));
         }
         sql
     }
@@ -94,22 +97,6 @@ fn kind(declared: &str) -> Kind {
     }
 }
 
-/// The newest time in any of `tables`; none when no row has a time.
-pub(crate) fn newest_ns(conn: &Connection, tables: &[Table]) -> rusqlite::Result<Option<i64>> {
-    let mut newest = None;
-    for table in tables {
-        let Some(time) = &table.time else { continue };
-        let sql = format!("SELECT max({}) FROM {}", quoted(time), quoted(&table.name));
-        let last = conn.query_row(&sql, [], |row| match row.get_ref(0)? {
-            ValueRef::Integer(ns) => Ok(Some(ns)),
-            // A foreign file's text or real is no time in nanoseconds.
-            _ => Ok(None),
-        })?;
-        newest = newest.max(last);
-    }
-    Ok(newest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,9 +120,10 @@ mod tests {
         assert_eq!(tables.len(), 2);
         assert_eq!(tables[0].time, None);
         assert_eq!(
-            tables[1].select(Some(7)),
-            "SELECT \"timestamp\", \"x\" FROM \"odd \"\"name\" WHERE \"timestamp\" >= 7"
+            tables[1].select(Some(7), Some(9)),
+            "SELECT \"timestamp\", \"x\" FROM \"odd \"\"name\" WHERE \"timestamp\" >= 7 AND \"timestamp\" < 9"
         );
-        assert_eq!(newest_ns(&conn, &tables).unwrap(), Some(9));
+        assert_eq!(tables[1].select(None, None), "SELECT \"timestamp\", \"x\" FROM \"odd \"\"name\"");
+        assert_eq!(tables[0].select(Some(7), None), "SELECT \"id\", \"name\" FROM \"dictionary\"");
     }
 }

@@ -4,7 +4,8 @@
 //! Ranks leave a collective together. A run in another's digest says when its calls ended in the
 //! mean; of this process's calls as many consecutive ones have the same mean end, and shifted by
 //! one call it differs by the distance between calls. So the number is exact, however long the runs
-//! are. Where nobody's start was seen, the process that sorts first counts its calls from 0 and the
+//! are. Where ranks get their CPUs back late to leave, ends do not coincide, but the calls still
+//! overlap, and that decides. Where nobody's start was seen, the process that sorts first counts its calls from 0 and the
 //! others follow it. `collect` keeps the calls until they are numbered or given up; `number.rs`
 //! does the same with rows.
 
@@ -76,8 +77,21 @@ struct Reference {
     node: Arc<str>,
     pid: u32,
     bound_us: i64,
-    /// Start, calls, end of the calls in the mean (microseconds of the reference clock). In order.
-    runs: Vec<(u64, u64, i64)>,
+    /// In order.
+    runs: Vec<Run>,
+}
+
+/// Another's consecutive calls, with means over them.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// Number of the first.
+    start: u64,
+    /// How many.
+    size: u64,
+    /// When they ended, microseconds of the reference clock.
+    end_us: i64,
+    /// How long they took, microseconds; none of calls that only enqueue.
+    duration_us: Option<u64>,
 }
 
 /// Who calls a communicator's function: node, process, and how many ranks it has.
@@ -255,13 +269,10 @@ impl LateLane {
         if bound_us as f64 > Rules::CLOCKS_SHARP * period_us {
             return Vec::new();
         }
-        let mut sums = vec![0i128; ends.len() + 1];
-        for (i, end) in ends.iter().enumerate() {
-            sums[i + 1] = sums[i] + i128::from(*end);
-        }
+        let ends = Means::of(&ends);
         let (mut from, mut inside, mut met) = (0, 0usize, 0usize);
         let mut found = Vec::new();
-        for &(start, size, at_us) in theirs.runs.iter().filter(|(start, ..)| *start >= self.next) {
+        for &Run { start, size, end_us, .. } in theirs.runs.iter().filter(|run| run.start >= self.next) {
             let Ok(size) = usize::try_from(size) else { continue };
             let half = (period_us * size as f64 / 2.0) as i64;
             if size > ends.len() {
@@ -269,17 +280,12 @@ impl LateLane {
             }
             // At the edges the calls of the run may not be at hand, or not yet: that none fits means
             // nothing.
-            let edge = at_us - half < first || at_us + half > last.saturating_add(half.min(1));
-            let mean = |j: usize| (sums[j + size] - sums[j]) as f64 / size as f64 - at_us as f64;
-            // Means rise with the place.
+            let edge = end_us - half < first || end_us + half > last.saturating_add(half.min(1));
+            let apart = |j: usize| ends.mean(j, size) - end_us as f64;
             let starts = ends.len() - size + 1;
-            let (mut low, mut high) = (from, starts);
-            while low < high {
-                let mid = usize::midpoint(low, high);
-                if mean(mid) < 0.0 { low = mid + 1 } else { high = mid }
-            }
+            let low = ends.first_from(from, size, end_us as f64);
             let near = [low.checked_sub(1).filter(|j| *j >= from), Some(low).filter(|j| *j < starts)];
-            let mut fits = near.into_iter().flatten().filter(|j| mean(*j).abs() <= close);
+            let mut fits = near.into_iter().flatten().filter(|j| apart(*j).abs() <= close);
             let (Some(j), None) = (fits.next(), fits.next()) else {
                 inside += usize::from(!edge);
                 continue;
@@ -288,15 +294,103 @@ impl LateLane {
             found.extend((j..j + size).zip(start..).map(|(j, seq)| (places[j], seq)));
             from = j + size;
         }
-        if met as f64 >= Rules::RUNS_COINCIDE * inside as f64 { found } else { Vec::new() }
+        if met as f64 >= Rules::RUNS_COINCIDE * inside as f64 && met > 0 {
+            return found;
+        }
+        let waits = places[..ends.len()].iter().all(|i| calls[*i].call.tier > 0);
+        let entries: Vec<i64> = places[..ends.len()]
+            .iter()
+            .map(|i| (calls[*i].call.entry_ns / 1_000).saturating_sub(clock.offset_us))
+            .collect();
+        let shift = waits.then(|| self.overlap(&Means::of(&entries), &ends, bound_us, theirs)).flatten();
+        let numbers =
+            theirs.runs.iter().filter(|run| run.start >= self.next).flat_map(|run| run.start..run.start + run.size);
+        let numbered = numbers.filter_map(|seq| {
+            let place = usize::try_from(seq.checked_add_signed(shift?)?).ok()?;
+            Some((*places[..ends.len()].get(place)?, seq))
+        });
+        numbered.collect()
+    }
+
+    /// The place of the call of number 0 among this process's calls at hand, where it made the same calls as the other, one
+    /// after the other: in a call in which all meet nobody leaves before all have entered, so the calls
+    /// of one collective overlap, however late a rank gets its CPU back to leave. What holds for each
+    /// call holds for means over as many. None where calls overlap likewise when they are counted
+    /// differently, and where too few are at hand.
+    fn overlap(&self, entries: &Means, ends: &Means, bound_us: i64, theirs: &Reference) -> Option<i64> {
+        let runs = || theirs.runs.iter().filter(|run| run.start >= self.next);
+        // (None of a run of which not all calls are at hand.)
+        let overlaps = |run: &Run, place: i64| -> Option<bool> {
+            let (place, size) = (usize::try_from(place).ok()?, usize::try_from(run.size).ok()?);
+            let within = place.checked_add(size).is_some_and(|end| end <= ends.len());
+            let duration_us = run.duration_us.filter(|_| within)? as f64;
+            let (end_us, bound_us) = (run.end_us as f64, bound_us as f64);
+            let enters_before = entries.mean(place, size) <= end_us + bound_us;
+            Some(enters_before && ends.mean(place, size) >= end_us - duration_us - bound_us)
+        };
+        // The run in the middle says by how many calls they may be apart.
+        let middle = ends.mean(0, ends.len());
+        let apart = |run: &&Run| (run.end_us as f64 - middle).abs();
+        let first = runs().filter(|run| usize::try_from(run.size).is_ok_and(|size| size <= ends.len()));
+        let first = first.min_by(|a, b| apart(a).total_cmp(&apart(b)))?;
+        let places = 0..=i64::try_from(ends.len()).ok()? - i64::try_from(first.size).ok()?;
+        let fits = |place: &i64| {
+            let place_of = |run: &Run| place + (run.start as i64).wrapping_sub(first.start as i64);
+            let mut calls = 0;
+            let all = runs().all(|run| match overlaps(run, place_of(run)) {
+                Some(true) => {
+                    calls += run.size;
+                    true
+                }
+                Some(false) => false,
+                None => true,
+            });
+            all && calls >= Rules::FEW_COLLECTIVES as u64
+        };
+        let mut fitting = places.filter(|place| overlaps(first, *place) == Some(true)).filter(fits);
+        let (place, None) = (fitting.next()?, fitting.next()) else { return None };
+        place.checked_sub(i64::try_from(first.start).ok()?)
+    }
+}
+
+/// Means over consecutive values.
+struct Means(Vec<i128>);
+
+impl Means {
+    fn of(values: &[i64]) -> Self {
+        let mut sums = vec![0i128; values.len() + 1];
+        for (i, value) in values.iter().enumerate() {
+            sums[i + 1] = sums[i] + i128::from(*value);
+        }
+        Self(sums)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// Of so many values from a place on.
+    fn mean(&self, place: usize, size: usize) -> f64 {
+        (self.0[place + size] - self.0[place]) as f64 / size as f64
+    }
+
+    /// The first place from one on whose mean is not below a value; means rise with the place.
+    fn first_from(&self, from: usize, size: usize, value: f64) -> usize {
+        let (mut low, mut high) = (from, self.len() - size + 1);
+        while low < high {
+            let mid = usize::midpoint(low, high);
+            if self.mean(mid, size) < value { low = mid + 1 } else { high = mid }
+        }
+        low
     }
 }
 
 impl Reference {
     /// Distance between calls: the median over neighbouring runs.
     fn period_us(&self) -> Option<f64> {
-        let pairs = self.runs.windows(2).filter(|w| w[1].0 == w[0].0 + w[0].1);
-        let mut all: Vec<f64> = pairs.map(|w| (w[1].2 - w[0].2) as f64 * 2.0 / (w[0].1 + w[1].1) as f64).collect();
+        let pairs = self.runs.windows(2).filter(|w| w[1].start == w[0].start + w[0].size);
+        let distance = |w: &[Run]| (w[1].end_us - w[0].end_us) as f64 * 2.0 / (w[0].size + w[1].size) as f64;
+        let mut all: Vec<f64> = pairs.map(distance).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().filter(|period| *period > 0.0)
     }
@@ -365,11 +459,16 @@ fn reference(
                 Some(calls) => u64::from(calls) == block.size(),
                 None => lane.tier > 0,
             });
-            runs.extend(usable.map(|block| (block.start, block.size(), base_us.saturating_add(block.exit_us))));
+            runs.extend(usable.map(|block| Run {
+                start: block.start,
+                size: block.size(),
+                end_us: base_us.saturating_add(block.exit_us),
+                duration_us: block.waited.is_none().then_some(block.duration_us),
+            }));
         }
     }
-    runs.sort_unstable();
-    runs.dedup_by_key(|run| run.0);
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by_key(|run| run.start);
     (!runs.is_empty()).then(|| Reference { node: Arc::clone(node), pid, bound_us, runs })
 }
 

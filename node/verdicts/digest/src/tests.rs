@@ -281,3 +281,61 @@ fn a_call_without_a_number_may_have_a_position() {
     let places: Vec<_> = digest.lanes.iter().map(|lane| (&*lane.func, lane.place)).collect();
     assert_eq!(places, [("all_reduce", Some(905))]);
 }
+
+/// Two hosts whose recorders came while the job ran, a collective every 25 ms. Rank 1 gets its CPU back
+/// some 4 ms later than rank 0 to leave, so that ends do not coincide; the calls of one collective
+/// overlap all the same.
+#[test]
+fn calls_that_overlap_have_one_number_where_ends_do_not_coincide() {
+    const FIRST: i64 = 1_000;
+    const PERIOD: i64 = 25 * MS;
+    let begins_ns = FIRST * WINDOW_NS;
+    let call = |rank: i32, k: i64| {
+        let met_ns = begins_ns + k * PERIOD;
+        let (entry_ns, left_ns) = match rank {
+            0 => (met_ns, met_ns + k % 2 * MS),
+            _ => (met_ns - 17 * MS, met_ns + (3 + k * 5 % 4) * MS),
+        };
+        let call = enqueued_call(rank, 2, "all_reduce", 0, entry_ns);
+        Observation { tier: 1, duration_ns: left_ns - entry_ns, pid: 10 + i64::from(rank), ..call }
+    };
+    let hosts = ["a", "b"];
+    let clock = Some(ReferenceClock { reference: reference_id("a"), offset_us: 0, bound_us: 300 });
+    let mut collectors = [Collector::default(), Collector::default()];
+    let mut digests: [Vec<Digest>; 2] = Default::default();
+    // The first calls that were seen: another of each rank.
+    let mut next = [7, 3];
+    for window in FIRST..FIRST + 16 {
+        let of_both: Vec<Vec<&Digest>> = digests.iter().map(|of| of.iter().collect()).collect();
+        let nodes: Vec<NodeDigests<'_>> =
+            hosts.iter().zip(&of_both).map(|(node, digests)| NodeDigests { node, digests }).collect();
+        let mut closed = Vec::new();
+        for (rank, collector) in collectors.iter_mut().enumerate() {
+            while begins_ns + next[rank] * PERIOD + 10 * MS < end_of(window) {
+                collector.push_unnumbered(call(rank as i32, next[rank]));
+                next[rank] += 1;
+            }
+            collector.number(hosts[rank], window, clock, &nodes);
+            closed.push(Digest { clock, ..collector.close(window) });
+        }
+        for (of, digest) in digests.iter_mut().zip(closed) {
+            of.push(digest);
+        }
+    }
+    // By how many the numbers differ from the true ones, which ends tell to a fifth of a period.
+    let mut shifts: [BTreeMap<i64, u64>; 2] = Default::default();
+    for (shifts, digests) in shifts.iter_mut().zip(&digests) {
+        for (digest, block) in
+            digests.iter().flat_map(|of| of.lanes.iter().flat_map(move |lane| lane.blocks.iter().map(move |b| (of, b))))
+        {
+            let size = i64::try_from(block.size()).unwrap();
+            let end_us = digest.window * (WINDOW_NS / 1_000) + block.exit_us - begins_ns / 1_000;
+            let first = (end_us as f64 / (PERIOD / 1_000) as f64 - (size - 1) as f64 / 2.0).floor() as i64;
+            *shifts.entry(block.start.cast_signed() - first).or_default() += block.size();
+        }
+    }
+    let [a, b] = shifts;
+    assert_eq!((a.len(), b.len()), (1, 1), "{a:?} {b:?}");
+    assert_eq!(a.keys().next(), b.keys().next());
+    assert!(a.values().chain(b.values()).all(|calls| *calls > 100), "{a:?} {b:?}");
+}

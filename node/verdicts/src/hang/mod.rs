@@ -63,7 +63,7 @@ pub enum Absence {
     Outside,
     /// It has entered, as everybody has, but does not get through: others are past it.
     Stuck,
-    /// It has entered, and its process is stopped there.
+    /// It has entered, and its process is stopped there; or after it, where the call only enqueued.
     Stopped,
     /// Its process has ended.
     Gone,

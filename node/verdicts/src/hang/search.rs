@@ -368,7 +368,8 @@ impl<'a> Search<'a> {
             let inside = calls().find(|call| {
                 call.comm_hash == Some(*hash) && call.comm_seq.is_some_and(|at| Some(at) == entered.checked_sub(1))
             });
-            let halted = inside.filter(|_| self.people.is_halted(who)).and_then(|call| call.comm_seq);
+            let is_halted = self.people.is_halted(who);
+            let halted = inside.filter(|_| is_halted).and_then(|call| call.comm_seq);
             let is_in = |position: u64| position <= *furthest;
             let of = match (halted, inside) {
                 (Some(position), _) if is_in(position) => (Absence::Stopped, position),
@@ -377,6 +378,7 @@ impl<'a> Search<'a> {
                     (Absence::NotEntered, entered - 1)
                 }
                 _ if is_in(entered) => (Absence::NotEntered, entered),
+                _ if is_halted && entered.checked_sub(1).is_some_and(is_in) => (Absence::Stopped, entered - 1),
                 _ => return None,
             };
             Some((comm.members.len(), *hash, of))

@@ -162,6 +162,24 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
     // One that was killed in it likewise.
     let hang = with(job(), &[(1, Activity::Ended)], 14 * S).unwrap();
     assert_eq!((missing(&hang), hang.missing[0].absence), (vec![1], Absence::Gone));
+    // One that was stopped after it enqueued what the devices of all others work on.
+    let mut input = input_of(job(), 14 * S);
+    let calls = std::mem::take(&mut input.in_calls);
+    let others = calls.iter().filter(|call| call.rank != Some(2));
+    let wait = |call: &InCall| SyncCall {
+        node: Arc::clone(&call.node),
+        pid: call.pid,
+        start_ns: call.since_ns,
+        duration_ns: 0,
+    };
+    input.syncing = others.map(wait).collect();
+    assert_eq!(hang_in(&input), None, "devices may compute");
+    let of_stopped = calls.iter().find(|call| call.rank == Some(2)).unwrap();
+    input.doing = vec![Doing { node: Arc::clone(&of_stopped.node), pid: of_stopped.pid, activity: Activity::Stopped }];
+    let hang = hang_in(&input).unwrap();
+    let m = &hang.missing[0];
+    assert_eq!((missing(&hang), m.absence, m.call.position, m.holds_up), (vec![2], Absence::Stopped, Some(118), 3));
+    assert_eq!((m.inside.is_none(), hang.jammed.len(), hang.waiting.len()), (true, 0, 3));
     // Stopped before it entered, and stopped after others were let through.
     let before = vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 8, 7)];
     let m = &with(before, &asleep(2), 60 * S).unwrap().missing[0];

@@ -276,6 +276,13 @@ impl<'a> Waits<'a> {
             } else if !of.absent.is_empty() {
                 self.waiting.insert(wait.who);
                 self.lacks(wait, *comm, of);
+            } else if level.last == entered
+                && let Some(stopped) = level.stopped_after.get(&(entered - 1))
+            {
+                wait.leads_to.push(*stopped);
+                wait.place = wait.place.or(Some((*comm, entered - 1)));
+                let furthest = self.furthest.entry(*comm).or_default();
+                *furthest = (entered - 1).max(*furthest);
             } else if level.last == entered && !level.uncounted {
                 let size = of.members.len();
                 if all_entered.is_none_or(|(known, ..)| known < size) {
@@ -316,6 +323,9 @@ struct Levels {
     all: Option<Vertex>,
     /// By position: who is stopped or has ended in it.
     out_at: BTreeMap<u64, Vertex>,
+    /// By position: who was stopped after leaving it. Where calls only enqueue, what the device does
+    /// then may need the process (NCCL's proxy thread moves data between hosts).
+    stopped_after: BTreeMap<u64, Vertex>,
     /// The fewest that a member has entered, and the most.
     fewest: Option<u64>,
     last: u64,
@@ -331,6 +341,7 @@ impl Levels {
             vertices: BTreeMap::new(),
             all: None,
             out_at: BTreeMap::new(),
+            stopped_after: BTreeMap::new(),
             fewest: None,
             last: 0,
             uncounted: false,
@@ -357,6 +368,9 @@ impl Levels {
             });
             if people.gone.contains(&member.who) && member.left < entered || inside && people.is_halted(member.who) {
                 let vertex = *levels.out_at.entry(last).or_insert_with(|| graph.vertex());
+                graph.edge(vertex, member.who);
+            } else if people.is_halted(member.who) {
+                let vertex = *levels.stopped_after.entry(last).or_insert_with(|| graph.vertex());
                 graph.edge(vertex, member.who);
             }
         }

@@ -3,15 +3,17 @@
 use std::fmt::Write as _;
 
 use observed::units::percent;
-use record::printable;
+use record::{COLUMNS, add_line, short_name};
 
-use super::PointToPoint;
+use super::{PointToPoint, RankTime};
 use crate::report::{Report, Verdict};
 
 /// Ranks shown; of more the first that compute longest.
 const ROWS: usize = 8;
 /// Width of the longest bar.
 const BAR: usize = 24;
+/// Widest name of a host.
+const WIDEST_HOST: usize = 28;
 
 /// How "nobody" was found, where by time in calls.
 pub(crate) fn summary(report: &Report) -> Option<String> {
@@ -25,8 +27,7 @@ pub(crate) fn table(about: &PointToPoint, out: &mut String) {
         Ok(all) if all > about.heard => format!("{} of {all} ranks", about.heard),
         _ => format!("{} ranks", about.heard),
     };
-    let _ = writeln!(
-        out,
+    let heading = format!(
         "{}, {of}: {} of their time; {} in calls in which all meet",
         match (about.enqueued, about.unknown) {
             (true, _) => "waits for devices after sends and receives",
@@ -36,35 +37,48 @@ pub(crate) fn table(about: &PointToPoint, out: &mut String) {
         percent(about.unscored_share),
         percent(about.scored_share)
     );
+    add_line(out, 0, &heading);
     let mut ranks: Vec<_> = about.ranks.iter().collect();
     ranks.sort_by(|a, b| b.compute.total_cmp(&a.compute).then(a.rank.cmp(&b.rank)));
-    let width = ranks.iter().take(ROWS).map(|rank| rank.node.chars().count()).max().unwrap_or(0).max(4);
+    let host = |rank: &RankTime| short_name(&rank.node, WIDEST_HOST);
+    let shown = || ranks.iter().take(ROWS);
+    let width = shown().map(|rank| host(rank).chars().count()).max().unwrap_or(0).max(4);
+    let room = COLUMNS - 34 - width;
+    let held_width = shown().map(|rank| held(rank, room).chars().count()).max().unwrap_or(0).max(20).min(room);
     let _ = writeln!(out, " rank  {:width$}  outside calls  in calls  held off the CPU", "host");
-    for rank in ranks.iter().take(ROWS) {
-        let held = match &rank.held {
-            None => "not known".to_owned(),
-            Some(kinds) if kinds.iter().all(|(_, share)| *share < 0.005) => "-".to_owned(),
-            Some(kinds) => {
-                let mut kinds: Vec<_> = kinds.iter().filter(|(_, share)| *share >= 0.005).collect();
-                kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
-                kinds
-                    .iter()
-                    .map(|(kind, share)| format!("{} {}", kind.name(), percent(*share)))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            }
-        };
-        let bar = "█".repeat((rank.compute.clamp(0.0, 1.0) * BAR as f64).round() as usize);
-        let _ = writeln!(
-            out,
-            "{:>5}  {:width$}  {:>13}  {:>8}  {held:<20} {bar}",
+    for rank in shown() {
+        let mut line = format!(
+            "{:>5}  {:width$}  {:>13}  {:>8}  {:<held_width$} ",
             rank.rank,
-            printable(&rank.node),
+            host(rank),
             percent(rank.compute),
             percent(rank.unscored + rank.scored),
+            held(rank, room),
         );
+        let most = COLUMNS.saturating_sub(line.chars().count()).min(BAR);
+        line.push_str(&"█".repeat((rank.compute.clamp(0.0, 1.0) * most as f64).round() as usize));
+        let _ = writeln!(out, "{}", line.trim_end());
     }
     if ranks.len() > ROWS {
         let _ = writeln!(out, "  … and {} ranks that spend less time outside calls", ranks.len() - ROWS);
     }
+}
+
+/// For how much of its time a rank was kept from its CPU, by what: what took most first, as many as
+/// `room` columns hold.
+fn held(rank: &RankTime, room: usize) -> String {
+    let Some(kinds) = &rank.held else { return "not known".to_owned() };
+    let mut kinds: Vec<_> = kinds.iter().filter(|(_, share)| *share >= 0.005).collect();
+    kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut out = String::new();
+    for (at, (kind, share)) in kinds.iter().enumerate() {
+        let one = format!("{}{} {}", if at > 0 { ", " } else { "" }, kind.name(), percent(*share));
+        let rest = if at + 1 < kinds.len() { ", …".chars().count() } else { 0 };
+        if at > 0 && out.chars().count() + one.chars().count() + rest > room {
+            out.push_str(", …");
+            break;
+        }
+        out.push_str(&one);
+    }
+    if out.is_empty() { "-".to_owned() } else { out }
 }

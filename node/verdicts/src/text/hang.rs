@@ -258,7 +258,10 @@ fn absent(m: &Missing) -> String {
     let tag = m.call.tag.map_or_else(String::new, |tag| format!(" with tag {tag}"));
     let comm = m.call.comm_hash.as_ref().map_or_else(String::new, |comm| format!(" on communicator {comm}"));
     match m.absence {
-        Absence::Stopped => format!("{who} is {} inside {called}: {wait}.", is.unwrap_or("stopped")),
+        Absence::Stopped => {
+            let place = if m.inside.is_some() { "inside" } else { "after it enqueued" };
+            format!("{who} is {} {place} {called}: {wait}.", is.unwrap_or("stopped"))
+        }
         Absence::NotEntered => format!("{who} has not entered {called}: {wait}.{also}"),
         Absence::NotSent => {
             format!("{who} has not sent what is received from it{tag}{comm} ({}): {wait}.{also}", m.call.func)

@@ -200,7 +200,7 @@ fn sentence(report: &Report, rows: Rows, out: &mut String) {
                 percent(*share)
             );
             for stage in stages {
-                let bar = bar((stage.own_share * 1e6) as i64, 1_000_000);
+                let bar = bar((stage.own_share * 1e6) as i64, 1_000_000, BAR);
                 let _ = writeln!(
                     out,
                     "  {:>4} own work  {bar:<BAR$}  {}",

@@ -9,12 +9,17 @@ use super::Rows;
 use crate::report::{CommReport, RankScore, Report, Role, Verdict};
 use crate::tally::Waits;
 use crate::windows::WindowKind;
-use record::add_line;
+use record::{COLUMNS, add_line, printable, short_name};
 
 /// Part of the distance between collectives that fills a bar where no rank is later.
 const LITTLE: f64 = 0.05;
 /// Width of the longest bar.
 pub(super) const BAR: usize = 24;
+/// The least width of the longest bar, and of a host's name, whatever else is in their line.
+const LEAST_BAR: usize = 4;
+const LEAST_HOST: usize = 12;
+/// The column of the host.
+const HOST: usize = 1;
 
 /// The communicators worth a table: those of the named ranks, else the largest that was scored.
 pub(super) fn shown(report: &Report) -> Vec<&CommReport> {
@@ -68,9 +73,11 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
     let longest = ranks.iter().map(|r| lateness(comm, r, own)).max().unwrap_or(0).max(little).max(1);
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["rank", "host", if own { "own excess" } else { "late by" }, "waits", "z", "flagged", ""]);
+    let header = ["rank", "host", if own { "own excess" } else { "late by" }, "waits", "z", "flagged"];
+    table.set_header(header.into_iter().chain([""]));
     let shown = rows.of(ranks.len());
     let waits = |ns: i64| if comm.waits == Some(Waits::Enqueued) { "?".to_owned() } else { duration(ns) };
+    let mut lines: Vec<Line> = Vec::with_capacity(shown + 1);
     for rank in &ranks[..shown] {
         let late = lateness(comm, rank, own);
         let role = match rank.role {
@@ -78,15 +85,15 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
             Role::HeldUp => " held up itself",
             Role::Victim | Role::Peer => "",
         };
-        table.add_row([
+        let cells = [
             rank.rank.to_string(),
-            rank.node.clone(),
+            printable(&rank.node),
             duration(late),
             waits(rank.wait.mean_ns),
             rank.z.map_or("-".to_owned(), tenths),
             format!("{}/{}", rank.flagged, comm.windows),
-            format!("{}{role}", bar(late, longest)),
-        ]);
+        ];
+        lines.push(Line { cells, late, role });
     }
     if shown < ranks.len() {
         let median = |of: &dyn Fn(&RankScore) -> i64| {
@@ -95,15 +102,19 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
             all[all.len() / 2]
         };
         let late = median(&|rank| lateness(comm, rank, own));
-        table.add_row([
+        let cells = [
             "median".to_owned(),
             format!("of {}", ranks.len()),
             duration(late),
             waits(median(&|rank| rank.wait.mean_ns)),
             String::new(),
             String::new(),
-            bar(late, longest),
-        ]);
+        ];
+        lines.push(Line { cells, late, role: "" });
+    }
+    let most = fit(&header, &mut lines);
+    for Line { cells, late, role } in lines {
+        table.add_row(cells.into_iter().chain([format!("{}{role}", bar(late, longest, most))]));
     }
     for column in [0, 2, 3, 4, 5] {
         if let Some(column) = table.column_mut(column) {
@@ -116,8 +127,33 @@ pub(super) fn table(comm: &CommReport, own: bool, rows: Rows, out: &mut String) 
     }
 }
 
-pub(super) fn bar(value: i64, longest: i64) -> String {
-    let eighths = (value.max(0) as f64 / longest as f64 * (BAR * 8) as f64).round() as usize;
+/// One row of the table: its cells, and what its bar shows.
+struct Line {
+    cells: [String; 6],
+    late: i64,
+    role: &'static str,
+}
+
+/// Shortens the names of hosts, where they are long, and gives the width of the longest bar, so that
+/// lines fit their columns.
+fn fit(header: &[&str; 6], lines: &mut [Line]) -> usize {
+    let width = |lines: &[Line], at: usize| {
+        let cells = lines.iter().map(|line| line.cells[at].chars().count());
+        cells.chain([header[at].chars().count()]).max().unwrap_or(0)
+    };
+    // A space on each side of a cell, and before the bar.
+    let others: usize = (0..header.len()).filter(|at| *at != HOST).map(|at| width(lines, at) + 2).sum::<usize>() + 3;
+    let role = lines.iter().map(|line| line.role.chars().count()).max().unwrap_or(0);
+    let room = COLUMNS.saturating_sub(others + role);
+    for line in &mut *lines {
+        line.cells[HOST] = short_name(&line.cells[HOST], room.saturating_sub(LEAST_BAR).max(LEAST_HOST));
+    }
+    room.saturating_sub(width(lines, HOST)).clamp(LEAST_BAR, BAR)
+}
+
+/// A bar of `most` columns where a value is the longest.
+pub(super) fn bar(value: i64, longest: i64, most: usize) -> String {
+    let eighths = (value.max(0) as f64 / longest as f64 * (most * 8) as f64).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
     if let Some(part) = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(eighths % 8) {
         bar.push_str(part);

@@ -29,7 +29,10 @@ const CHART: f64 = 170.0;
 /// The worst steps, below each other.
 pub(super) fn steps(page: &Page) -> String {
     if page.steps.is_empty() {
-        return format!("<p>{}</p>", lacks(page, "steps", "There is no step in which ranks were late."));
+        return format!(
+            "<p>{}</p>",
+            lacks(page, "steps", "There is no step in which ranks were late: nothing to look into.")
+        );
     }
     let key = "<p class=\"key\"><span class=\"k own\"></span> computes <span class=\"k call\"></span> in the call \
                <span class=\"k event\"></span> kept from it, as its host recorded <span class=\"k bound\"></span> how far its entry may be wrong</p>";

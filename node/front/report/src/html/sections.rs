@@ -61,7 +61,15 @@ pub(super) fn verdict(page: &Page) -> String {
             });
         }
         None => {
-            let _ = write!(out, "<p class=\"headline\">{}</p>", lacks(page, "verdict", "There is no verdict."));
+            let _ = write!(
+                out,
+                "<p class=\"headline\">{}</p>",
+                lacks(
+                    page,
+                    "verdict",
+                    "There is no verdict of this time. Give one in which a job ran (rankmesh jobs lists them, --between A B), or see what this host records: rankmesh check."
+                )
+            );
         }
     }
     if let Some(cause) = page.found.as_ref().and_then(|found| found.cause.as_ref()) {

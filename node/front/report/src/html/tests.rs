@@ -112,7 +112,8 @@ fn the_worst_rank_is_first_in_table_and_map_and_missing_parts_are_listed() {
     assert_ne!(late[..2], late[2 * 60..2 * 60 + 2]);
     let nothing = render(&Page::default());
     assert!(
-        nothing.contains("There is no verdict.") && nothing.contains("nothing was recorded that tells"),
+        nothing.contains("There is no verdict of this time. Give one in which a job ran")
+            && nothing.contains("nothing was recorded that tells"),
         "{nothing}"
     );
     assert!(render(&Page { lacking: vec![("steps".into(), "timeout".into())], ..page() }).contains("steps: timeout"));

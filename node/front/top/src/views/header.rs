@@ -128,7 +128,7 @@ fn who(job: &JobNow, look: &Look, data: &Data, width: usize) -> Line<'static> {
     if let Some(lost) = job.gpus_lost.filter(|lost| *lost > 0.0) {
         let most = if job.upper_bound { "at most " } else { "" };
         let sum = job.gpu_seconds.filter(|_| width >= 100);
-        let sum = sum.map(|sum| format!(" ({sum:.0} GPU-s so far)")).unwrap_or_default();
+        let sum = sum.map(|sum| format!(" ({sum:.0} GPU-s in {:.0} s)", sum / lost)).unwrap_or_default();
         parts.push(format!("costs {most}{lost:.1} GPUs{sum}"));
     }
     if parts.is_empty() {

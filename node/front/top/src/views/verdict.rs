@@ -58,7 +58,12 @@ fn lines(watched: &Watched, look: &Look) -> Vec<(String, Style)> {
     }
     if let (Some(lost), Some(sum)) = (job.gpus_lost, job.gpu_seconds) {
         let most = if job.upper_bound { "at most " } else { "" };
-        lines.push((format!("cost: {most}{lost:.2} GPUs idle, {sum:.1} GPU-seconds so far"), plain));
+        let of_time = if lost > 0.0 {
+            format!(" in {:.0} s (rankmesh cost: the whole job's)", sum / lost)
+        } else {
+            String::new()
+        };
+        lines.push((format!("cost: {most}{lost:.2} GPUs idle, {sum:.1} GPU-seconds{of_time}"), plain));
     }
     if let Some(step_ns) = job.step_ns {
         lines.push((format!("a step takes {}", duration(step_ns)), plain));

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::super::tables::{self, Table};
-use super::Sink;
+use super::{Export, Sink};
 use crate::exchange::ExchangeError;
 use crate::{REPLICATED_TABLES, quoted};
 
@@ -21,7 +21,7 @@ pub(crate) struct PlainFile {
     ours: bool,
     insert: String,
     rows: u64,
-    /// Indexes, views and triggers, made when the rows are in.
+    /// What is done when the rows are in: indexes, views and triggers of a foreign file.
     afterwards: Vec<String>,
     /// Table and the time before which rows were left out on purpose.
     cut: Vec<(String, i64)>,
@@ -31,11 +31,10 @@ impl PlainFile {
     pub(crate) fn create(
         path: &Path,
         source: &Connection,
-        source_path: &Path,
         tables: &[&Table],
-        from_ns: Option<i64>,
+        wanted: &Export,
     ) -> Result<Self, ExchangeError> {
-        let from = |error| ExchangeError::Sqlite { path: source_path.to_owned(), source: error };
+        let from = |error| ExchangeError::Sqlite { path: wanted.db.clone(), source: error };
         let to = |error| ExchangeError::Sqlite { path: path.to_owned(), source: error };
         let ours = tables::is_ours(source).map_err(from)?;
         drop(super::super::new_file(path).map_err(|source| ExchangeError::Write { path: path.to_owned(), source })?);
@@ -48,8 +47,13 @@ impl PlainFile {
         let mut cut = Vec::new();
         if ours {
             crate::write_plain_schema(&conn).map_err(to)?;
+            // Questions to this file are told that nothing was recorded after its end.
+            afterwards.extend(wanted.until_ns.map(|ns| {
+                format!("DELETE FROM sessions WHERE start_ns >= {ns}; UPDATE sessions SET alive_ns = min(alive_ns, {ns}), stop_ns = min(coalesce(stop_ns, alive_ns), {ns})")
+            }));
             let timed = |table: &&&Table| table.time.is_some();
-            cut = from_ns
+            cut = wanted
+                .from_ns
                 .map(|ns| tables.iter().filter(timed).map(|table| (table.name.clone(), ns)).collect())
                 .unwrap_or_default();
         } else {
