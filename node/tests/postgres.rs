@@ -89,8 +89,18 @@ fn psql_asks_describes_and_reads_errors() {
     std::fs::write(&script, "SELECT node, count(*) AS n, avg(seq) FROM collectives GROUP BY node \\gdesc\n")
         .expect("written");
     let columns = served.psql(&["-At", "-f", &script.display().to_string()]);
-    assert_eq!(stdout(&columns), "node|text\nn|bigint\navg(seq)|double precision\n", "{}", stderr(&columns));
+    assert_eq!(stdout(&columns), "node|text\nn|bigint\navg|double precision\n", "{}", stderr(&columns));
+    let names = |sql: &str| stdout(&served.psql(&["-A", "-c", sql])).lines().next().unwrap_or_default().to_owned();
+    assert_eq!(names("SELECT 1 + 1, current_user, version(), 'x' AS \"1 + 1\""), "?column?|current_user|version|1 + 1");
+    let some = "SELECT rank, count(*), max(seq) AS most, 'x', current_date, * FROM collectives GROUP BY rank";
+    assert!(names(some).starts_with("rank|count|most|?column?|current_date|ts_ns|"), "{}", names(some));
     assert!(served.rows("EXPLAIN SELECT count(*) FROM collectives").contains("count"));
+
+    // psql's own cursor.
+    let fetched = served.psql(&["-At", "-v", "FETCH_COUNT=7", "-c", "SELECT rank FROM collectives ORDER BY rank"]);
+    assert_eq!(stdout(&fetched).lines().count(), 800, "{}", stderr(&fetched));
+    assert_eq!(served.rows("SELECT 9e999, -9e999, x'fffe'"), "Infinity|-Infinity|\\xfffe\n");
+    assert_eq!(served.rows("COPY (SELECT 9e999, -9e999, x'fffe') TO STDOUT CSV"), "Infinity,-Infinity,\\xfffe\n");
 
     let failed = |sql: &str| {
         let output = served.psql(&["-v", "VERBOSITY=verbose", "-c", sql]);
@@ -102,6 +112,9 @@ fn psql_asks_describes_and_reads_errors() {
     assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
     // It reads no table of the catalogue: no rows would be taken for an answer.
     assert!(failed("SELECT version(), no_such(1)").contains("no such function: no_such"));
+    for sql in ["SELECT CAST(x'fffe' AS TEXT) AS t", "COPY (SELECT CAST(x'fffe' AS TEXT) AS t) TO STDOUT"] {
+        assert!(failed(sql).contains("a value of column t is not UTF-8: ask for hex() of it"), "{}", failed(sql));
+    }
     assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
     assert!(failed("COPY collectives FROM STDIN").contains("0A000"));
     assert_eq!(served.rows("COPY (SELECT 1, NULL, 'a b') TO STDOUT"), "1\t\\N\ta b\n");
@@ -152,6 +165,38 @@ fn a_missing_node_is_a_warning_or_an_error() {
     assert!(output.status.success() && stdout(&output) == "0\n", "{}", stdout(&output));
     assert!(stderr(&output).contains("WARNING:  PARTIAL: 1 of 2 nodes answered"), "{}", stderr(&output));
     let output = served.psql(&["-At", "-c", "SET require_all = on; SELECT count(*) FROM collectives"]);
+    assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
+    // Of a cursor it is said where its end is, by each statement that comes there.
+    let declare = "DECLARE c CURSOR WITH HOLD FOR SELECT count(*) FROM collectives";
+    let warnings = |output: &Output| stderr(output).matches("WARNING:  PARTIAL: 1 of 2 nodes answered").count();
+    let all = |sql: &[&str]| {
+        let arguments: Vec<&str> = sql.iter().flat_map(|sql| ["-c", *sql]).collect();
+        served.psql(&[&["-At"][..], &arguments].concat())
+    };
+    for (statements, rows, told) in [
+        (&["FETCH 1 FROM c", "CLOSE c"][..], "0\nCLOSE CURSOR\n", 0),
+        (&["FETCH 100 FROM c", "FETCH ALL FROM c"], "0\n", 2),
+        (&["FETCH ALL FROM c", "FETCH 100 FROM c"], "0\n", 2),
+        (&["FETCH 1 FROM c", "FETCH 1 FROM c"], "0\n", 1),
+        (&["MOVE 1 FROM c", "MOVE ALL FROM c"], "MOVE 1\nMOVE 0\n", 1),
+    ] {
+        for inside in [false, true] {
+            let (begin, commit) = if inside { (&["BEGIN"][..], &["COMMIT"][..]) } else { (&[][..], &[][..]) };
+            let output = all(&[begin, &[declare], statements, commit].concat());
+            assert!(output.status.success(), "{statements:?}: {}", stderr(&output));
+            let expected = format!("DECLARE CURSOR\n{rows}");
+            let expected = if inside { format!("BEGIN\n{expected}COMMIT\n") } else { expected };
+            assert_eq!(stdout(&output), expected, "{statements:?}");
+            assert_eq!(warnings(&output), told, "{statements:?}: {}", stderr(&output));
+        }
+        let output = all(&[&["SET require_all = on", declare], statements].concat());
+        assert_eq!(output.status.success(), told == 0, "{statements:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("require_all is on"), told > 0, "{statements:?}: {}", stderr(&output));
+    }
+    let in_one = format!("BEGIN; {declare}; FETCH 100 FROM c; FETCH ALL FROM c; COMMIT");
+    let output = all(&[&in_one]);
+    assert!(output.status.success() && warnings(&output) == 2, "{}", stderr(&output));
+    let output = all(&["SET require_all = on", &in_one]);
     assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
     // The audit knows for whom it was asked.
     wait_for("the audit has it", || {

@@ -230,12 +230,37 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert!(parquet.body.starts_with(b"PAR1") && parquet.body.ends_with(b"PAR1"), "{} bytes", parquet.body.len());
     let mixed = server.sql("?format=arrow", "SELECT 1 AS a UNION ALL SELECT 'x'");
     assert_eq!(mixed.status, 400, "{}", mixed.text());
+    // What has no form elsewhere is what it is, or refused with what to write.
+    let odd = "SELECT 9e999 AS r, -9e999 AS s, x'fffe' AS b";
+    let of_texts = format!("{odd}, CAST(x'fffe' AS TEXT) AS t");
+    assert_eq!(server.sql("?format=csv", &of_texts).body, b"r,s,b,t\nInf,-Inf,x'fffe',\xff\xfe\n");
+    for form in ["arrow", "parquet"] {
+        assert_eq!(server.sql(&format!("?format={form}"), odd).status, 200);
+        let refused = server.sql(&format!("?format={form}"), &of_texts);
+        assert!(refused.status == 400 && refused.text().contains("column t holds"), "{}", refused.text());
+        assert!(refused.text().contains("not UTF-8: CAST it AS BLOB"), "{}", refused.text());
+    }
     // Values are values.
     let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
     let given = body(
         r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
     );
     assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
+    // What JSON has no form for is what the description says, and goes in as it came out.
+    let forms = server.sql("", "SELECT x'00ff', CAST(x'61ff' AS TEXT), 9e999, -9e999").json()["rows"].clone();
+    let schemas = server.send("GET", "/api/v1/openapi.json", &[], b"").json()["components"]["schemas"].clone();
+    for described in [&schemas["Rows"]["properties"]["rows"], &schemas["Sql"]["properties"]["parameters"]] {
+        let words = described["description"].as_str().expect("a description").replace(' ', "");
+        for form in forms[0].as_array().expect("a row").iter().take(3) {
+            assert!(words.contains(&form.to_string()) && !words.contains("x'"), "{form}: {words}");
+        }
+    }
+    let parameters = json!({ "a": forms[0][0], "b": forms[0][1], "c": forms[0][2], "d": forms[0][3], "e": "a\0b" });
+    let again = body(&json!({ "sql": "SELECT :a, :b, :c, :d, :e", "parameters": parameters }).to_string());
+    let given: Vec<&Value> = parameters.as_object().expect("an object").values().collect();
+    assert_eq!(again.json()["rows"], json!([given]), "{}", again.text());
+    let named = body(r#"{"sql":"SELECT count(*) FROM collectives WHERE func <> :x","parameters":{"x":{"text":"ff"}}}"#);
+    assert_eq!(named.json()["rows"], json!([[480]]), "{}", named.text());
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
     for (wrong, expected) in [
@@ -245,6 +270,7 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
         (r#"{"saved":"../jobs"}"#, "no investigation"),
         (r#"{"saved":"jobs","parameters":{"since":"yesterday-ish"}}"#, "is not a time"),
         (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
+        (r#"{"saved":"durations-by-rank","parameters":{"job":{"blob":"00"}}}"#, "is a number or a text"),
     ] {
         let answer = body(wrong);
         assert!(answer.status == 400 && answer.text().contains(expected), "{wrong}: {}", answer.text());
@@ -317,6 +343,28 @@ fn an_assistants_protocol_is_spoken_to_whoever_accepts_anything() {
     let unread = server.send("POST", "/mcp", &headers, b"{\"jsonrpc\":\"2.0\"}");
     assert_eq!(unread.header("content-type"), Some("application/problem+json"), "{}", unread.text());
     assert!(!unread.text().contains("deserialize"), "{}", unread.text());
+}
+
+/// The paths that the description does not have; of its own each is tried above.
+#[test]
+fn parameters_that_are_not_known_are_refused_everywhere() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    let bearer = format!("Bearer {}", server.token);
+    let mcp = if cfg!(feature = "mcp") { &["/mcp"][..] } else { &[] };
+    for path in ["/", "/page/main.js", "/healthz", "/metrics"].iter().chain(mcp) {
+        let asked = |path: &str| match path.starts_with("/mcp") {
+            true => {
+                let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+                server.send("POST", path, &headers, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}")
+            }
+            false => server.get(path),
+        };
+        assert!(!asked(path).text().contains("no parameter"), "{path}");
+        let refused = asked(&format!("{path}?nonsense=1"));
+        assert_eq!((refused.status, refused.header("content-type")), (400, Some("application/problem+json")), "{path}");
+        assert!(refused.text().contains("no parameter nonsense"), "{path}: {}", refused.text());
+    }
 }
 
 #[test]
