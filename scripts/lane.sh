@@ -20,11 +20,15 @@ esac
 [ "$lane" = "${LANE:?say which lane}" ] || exit 0
 began=$(date +%s)
 status=0
-"$@" --show-output | awk '
+# (Through a file: what a test leaves behind would hold a pipe open.)
+printed=$(mktemp)
+trap 'rm -f "$printed"' EXIT
+"$@" --show-output >"$printed" 2>&1 || status=$?
+awk '
     /^successes:$/ {passed = 1}
     /^failures:$/ || /^test result:/ {passed = 0}
-    !passed || /^skipped:/ {print; fflush()}
-' || status=$?
+    !passed || /^skipped:/
+' "$printed"
 took=$(($(date +%s) - began))
 # CPU of all processes that ended under this shell, in hundredths of a second (proc_pid_stat(5): cutime and cstime).
 read -r stat <"/proc/$$/stat"
@@ -32,7 +36,7 @@ read -r stat <"/proc/$$/stat"
 set -- ${stat##*) }
 if [ -n "${TERMINAL:-}" ]; then
     echo "$name" >>"$PROGRESS"
-    echo "$(wc -l <"$PROGRESS") of $PROGRAMS test programs are done: ${name%-*}, $took s" >"$TERMINAL"
+    echo "$(wc -l <"$PROGRESS") of $PROGRAMS test programs are done: ${name%-*}, $took s" >"$TERMINAL" || true
 fi
 echo "took: $took s, ${name%-*} ($lane, $(((${14} + ${15}) / (took > 0 ? took : 1))) % of a core)"
 exit "$status"

@@ -10,8 +10,8 @@ echo "took: $(($(date +%s) - began)) s, building"
 printed=$(mktemp)
 # How far it is, for whoever waits at a terminal.
 if [ -t 1 ]; then
-    PROGRAMS=$($cargo test --locked --workspace --all-targets --no-run 2>&1 | grep -c '^  Executable')
-    TERMINAL=$(tty <&1) PROGRESS=$printed.progress
+    PROGRAMS=$($cargo test --locked --workspace --all-targets --no-run 2>&1 | grep -c Executable || true)
+    TERMINAL=$(tty <&1 || true) PROGRESS=$printed.progress
     export TERMINAL PROGRESS PROGRAMS
 fi
 # The tests' own folder for temporary files, removed with all that is left in it. (Short, for the names of sockets.)

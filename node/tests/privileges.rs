@@ -288,12 +288,12 @@ fn a_program_with_capabilities_records_only_what_its_user_owns() {
         serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)))
     };
     if !node_bpf::Host::examine().uprobe_multi || !setcap(&binary, &enough) {
-        eprintln!("SKIPPED: needs setcap (libcap2-bin) and a kernel with uprobe.multi");
+        eprintln!("skipped: needs setcap (libcap2-bin) and a kernel with uprobe.multi");
         return;
     }
     let seen = looks(&binary);
     if seen["findings"].to_string().contains("missing: CAP_BPF") {
-        eprintln!("SKIPPED: the temporary directory is mounted nosuid, so that its files give no capabilities");
+        eprintln!("skipped: the temporary directory is mounted nosuid, so that its files give no capabilities");
         return;
     }
     assert_eq!((&seen["capture"]["possible"], &seen["capture"]["only_user"]), (&true.into(), &USER.into()), "{seen}");

@@ -28,14 +28,18 @@ pub fn add_line(out: &mut String, indent: usize, text: &str) {
     out.push('\n');
 }
 
-/// A name as a column of a table shows it: its beginning, where it is longer than so many characters.
+/// A name as a column of a table shows it: its beginning and its end, where it is longer than so many
+/// characters.
 #[must_use]
 pub fn short_name(name: &str, most: usize) -> String {
     let name = super::printable(name);
-    if name.chars().count() <= most {
+    let count = name.chars().count();
+    if count <= most {
         return name;
     }
-    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    let kept = most.saturating_sub(1);
+    let first = name.chars().take(kept / 2);
+    first.chain(['…']).chain(name.chars().skip(count - (kept - kept / 2))).collect()
 }
 
 /// A text with its long lines broken; each keeps its indentation. Names in it may drive a terminal:

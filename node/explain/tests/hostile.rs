@@ -34,7 +34,7 @@ fn mapper(folder: &Path) -> Option<PathBuf> {
     if built.is_ok_and(|status| status.success()) {
         return Some(binary);
     }
-    eprintln!("SKIP: no C compiler");
+    eprintln!("skipped: no C compiler");
     None
 }
 

@@ -30,7 +30,7 @@ fn a_native_thread_that_sleeps_is_followed_to_its_start_and_one_that_runs_is_nam
         let binary = folder.path().join(format!("native{level}"));
         let built = Command::new("c++").args([level, "-pthread", "-o"]).arg(&binary).arg(program("native.cc")).status();
         if !built.is_ok_and(|status| status.success()) {
-            eprintln!("SKIP: no C++ compiler");
+            eprintln!("skipped: no C++ compiler");
             return;
         }
         let job = Running(Command::new(&binary).stdout(Stdio::null()).spawn().unwrap());
@@ -104,7 +104,7 @@ fn a_process_that_ends_or_runs_another_program_is_no_fault() {
 #[test]
 fn a_missing_right_is_named() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("SKIP: only root can start a process of another user");
+        eprintln!("skipped: only root can start a process of another user");
         return;
     }
     // The reader is this test's program, started again as another user: it is to read its parent.

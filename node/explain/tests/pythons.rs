@@ -126,7 +126,7 @@ fn a_program_in_a_container_started_by_the_loader_is_read() {
     let root = tempfile::tempdir().unwrap();
     let possible = Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("SKIP: namespaces cannot be made here");
+        eprintln!("skipped: namespaces cannot be made here");
         return;
     }
     let mut command = Command::new("unshare");

@@ -134,8 +134,11 @@ pub fn without_links(text: &str, folder: &str) -> String {
 /// What a link of a page in `folder` names: a page of the project, the command that shows a runbook,
 /// an address; empty of a place on the same page.
 fn linked(folder: &str, path: &str) -> String {
-    if path.contains("://") || path.starts_with('#') {
-        return if path.starts_with('#') { String::new() } else { path.to_owned() };
+    if path.starts_with('#') {
+        return String::new();
+    }
+    if path.contains(':') || path.starts_with('/') {
+        return path.to_owned();
     }
     let mut parts: Vec<&str> = folder.split('/').collect();
     for part in path.split('/') {
@@ -146,8 +149,8 @@ fn linked(folder: &str, path: &str) -> String {
     }
     let page = parts.join("/");
     match page.strip_prefix("docs/runbooks/").and_then(|kind| kind.strip_suffix(".md")) {
-        Some(kind) => format!("rankmesh runbook {kind}"),
-        None => page,
+        Some(kind) if explain::runbook::page(kind).is_some() => format!("rankmesh runbook {kind}"),
+        _ => page,
     }
 }
 
@@ -251,6 +254,7 @@ mod tests {
         assert_eq!(read("as [serving.md](serving.md#time) says"), "as docs/serving.md#time says");
         assert_eq!(read("[the page](sql.md) and [i] (j)"), "the page (docs/sql.md) and [i] (j)");
         assert_eq!(read("[above](#limits), [runbook](runbooks/tail.md)"), "above, runbook (rankmesh runbook tail)");
+        assert_eq!(read("[the desk](mailto:ops@x), [w](/wiki/x)"), "the desk (mailto:ops@x), w (/wiki/x)");
         assert_eq!(read("[cargo](https://rustup.rs)"), "cargo (https://rustup.rs)");
         let read = |text: &str| without_links(text, "docs/runbooks");
         assert_eq!(

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use ask::args::SpanArgs;
+use ask::times::When;
 use ask::{Connector, Exit, UsageError};
 use front::args::ExportArgs;
 use store::exchange::{ExchangeError, Export, export};
@@ -33,6 +34,12 @@ fn span(args: &ExportArgs, connector: &dyn Connector) -> anyhow::Result<(Option<
         return Ok((None, None));
     }
     let target = args.target.target(connector)?;
+    let is_length = |when: &When| matches!(when, When::Ago(_));
+    if target.stored_ns().is_none() && since.iter().chain(until).chain(between).any(is_length) {
+        let why = "no newest row is known of it, from which a length of time could be counted back: give times, such as \
+                   --between 2026-11-22T03:00 2026-11-22T04:00";
+        return Err(UsageError(why.to_owned()).into());
+    }
     let ends = until.is_some() || !between.is_empty();
     Ok(match args.span.resolved_ns(&target)? {
         Some((from_ns, until_ns)) => (Some(from_ns), ends.then_some(until_ns)),

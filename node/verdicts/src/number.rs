@@ -207,6 +207,20 @@ impl Reference {
         };
         let mut fitting = of_first.filter(all_overlap);
         let (at, None) = (fitting.next()?, fitting.next()) else { return None };
+        // Where a record is lost, they are counted so on one side of it alone: a stretch in which they
+        // overlap likewise when they are counted by one more or less may be that side.
+        let beside = [at.checked_sub(1), Some(at + 1)];
+        let doubtful = beside.into_iter().flatten().any(|at| {
+            let pairs = calls.iter().skip(first_at).zip(self.calls.iter().skip(at));
+            let mut stretch = 0;
+            pairs.into_iter().any(|(seen, of)| {
+                stretch = if overlaps(seen, of) { stretch + 1 } else { 0 };
+                stretch >= Rules::FEW_COLLECTIVES
+            })
+        });
+        if doubtful {
+            return None;
+        }
         let numbers = calls.iter().enumerate().map(|(place, _)| {
             let of = (place + at).checked_sub(first_at)?;
             self.calls.get(of).map(|(.., number)| *number)

@@ -44,7 +44,7 @@ pub(crate) fn pythons() -> Vec<Python> {
     let missing: Vec<String> =
         (8..=15).filter(|m| !found.keys().any(|(minor, ..)| minor == m)).map(|minor| format!("3.{minor}")).collect();
     if !missing.is_empty() {
-        eprintln!("SKIP CPython {}: not on this machine", missing.join(", "));
+        eprintln!("skipped: CPython {}: not on this machine", missing.join(", "));
     }
     assert!(!found.is_empty(), "no Python at all: the tests need Debian's python3");
     found.into_values().collect()

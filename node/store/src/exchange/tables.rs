@@ -26,6 +26,10 @@ pub(crate) struct Column {
     pub(crate) kind: Kind,
 }
 
+/// Tables whose rows describe others' and are kept whole in a copy of a span: they were written at other
+/// times than those.
+const DESCRIBE: &[&str] = &["processes", "clock_offsets"];
+
 /// A table that can be exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
@@ -76,7 +80,10 @@ fn table(conn: &Connection, name: String, ours: bool) -> rusqlite::Result<Table>
         })?
         .collect::<rusqlite::Result<_>>()?;
     let time = if ours {
-        TIMED_TABLES.iter().find(|(table, _)| *table == name).map(|(_, column)| (*column).to_owned())
+        TIMED_TABLES
+            .iter()
+            .find(|(table, _)| *table == name && !DESCRIBE.contains(table))
+            .map(|(_, column)| (*column).to_owned())
     } else {
         TIME_COLUMNS.iter().find(|time| columns.iter().any(|column| column.name == **time)).map(|c| (*c).to_owned())
     };

@@ -154,6 +154,9 @@ impl Collector {
         }
         let mut syncs: Vec<(u32, i64, i64)> = self.syncs.iter().map(|s| (s.pid, s.start_ns, s.end_ns)).collect();
         syncs.sort_unstable();
+        if self.lost > 0 {
+            self.late.lost(window);
+        }
         self.late.number(me, window, clock, &mut self.calls, &syncs, nodes);
     }
 

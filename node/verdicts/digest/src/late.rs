@@ -57,6 +57,8 @@ pub(super) struct LateLanes {
     lanes: BTreeMap<Key, LateLane>,
     /// Processes of which a synchronise call was seen.
     synchronise: BTreeSet<u32>,
+    /// The last window of which records were lost.
+    lost_in: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +74,15 @@ struct LateLane {
     distances_ns: [Option<i64>; 2],
 }
 
+/// What is known when numbers are looked for.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    window: i64,
+    /// The last window of which records were lost here.
+    lost_in: Option<i64>,
+    clock: ReferenceClock,
+}
+
 /// Another's lane that has numbers.
 struct Reference {
     node: Arc<str>,
@@ -79,6 +90,8 @@ struct Reference {
     bound_us: i64,
     /// In order.
     runs: Vec<Run>,
+    /// Some records of its host were lost in that time.
+    lost: bool,
 }
 
 /// Another's consecutive calls, with means over them.
@@ -112,6 +125,11 @@ impl LateLanes {
     /// A process has made a synchronise call.
     pub(super) fn synced(&mut self, pid: u32) {
         self.synchronise.insert(pid);
+    }
+
+    /// Records of a window were lost.
+    pub(super) fn lost(&mut self, window: i64) {
+        self.lost_in = Some(window);
     }
 
     /// A lane has ended.
@@ -150,7 +168,8 @@ impl LateLanes {
             }
             let patient = window - lane.since <= patience;
             if let Some(clock) = clock.filter(|_| patient || lane.counts.is_some()) {
-                let found = lane.find(me, &key, window, clock, calls, &places, syncs, nodes);
+                let now = Now { window, lost_in: self.lost_in, clock };
+                let found = lane.find(me, &key, now, calls, &places, syncs, nodes);
                 if !found.is_empty() {
                     lane.since = window;
                 }
@@ -209,13 +228,13 @@ impl LateLane {
         &mut self,
         me: &str,
         (pid, comm, func): &Key,
-        window: i64,
-        clock: ReferenceClock,
+        now: Now,
         calls: &[Kept],
         places: &[usize],
         syncs: &[(u32, i64, i64)],
         nodes: &[NodeDigests<'_>],
     ) -> Vec<(usize, u64)> {
+        let Now { window, clock, .. } = now;
         let callers = callers(nodes, *comm, func);
         let others = callers.best.filter(|(_, node, of)| (&**node, *of) != (me, *pid));
         if let Some((started, node, of)) = others
@@ -223,7 +242,7 @@ impl LateLane {
         {
             self.counts = None;
             let Some(theirs) = reference(nodes, &node, of, (*comm, func), clock.reference) else { return Vec::new() };
-            let found = self.coincide(me, *pid, clock, calls, places, syncs, &theirs);
+            let found = self.coincide(me, *pid, now, calls, places, syncs, &theirs);
             self.next = found.last().map_or(self.next, |(_, seq)| seq + 1);
             return found;
         }
@@ -248,7 +267,7 @@ impl LateLane {
         &self,
         me: &str,
         pid: u32,
-        clock: ReferenceClock,
+        Now { window, lost_in, clock }: Now,
         calls: &[Kept],
         places: &[usize],
         syncs: &[(u32, i64, i64)],
@@ -298,58 +317,67 @@ impl LateLane {
             return found;
         }
         let waits = places[..ends.len()].iter().all(|i| calls[*i].call.tier > 0);
-        let entries: Vec<i64> = places[..ends.len()]
-            .iter()
-            .map(|i| (calls[*i].call.entry_ns / 1_000).saturating_sub(clock.offset_us))
-            .collect();
-        let shift = waits.then(|| self.overlap(&Means::of(&entries), &ends, bound_us, theirs)).flatten();
-        let numbers =
-            theirs.runs.iter().filter(|run| run.start >= self.next).flat_map(|run| run.start..run.start + run.size);
-        let numbered = numbers.filter_map(|seq| {
-            let place = usize::try_from(seq.checked_add_signed(shift?)?).ok()?;
-            Some((*places[..ends.len()].get(place)?, seq))
-        });
-        numbered.collect()
+        if !waits || theirs.lost || lost_in.is_some_and(|lost_in| window - lost_in <= PATIENCE) {
+            return Vec::new();
+        }
+        let entries =
+            places[..ends.len()].iter().map(|i| (calls[*i].call.entry_ns / 1_000).saturating_sub(clock.offset_us));
+        let spans = Spans { entries: Means::of(&entries.collect::<Vec<_>>()), ends, bound_us };
+        let runs: Vec<&Run> = theirs.runs.iter().filter(|run| run.start >= self.next).collect();
+        let Some(shift) = spans.shift(&runs) else { return Vec::new() };
+        let place = |run: &Run| usize::try_from(run.start.checked_add_signed(shift)?).ok();
+        let met =
+            runs.iter().filter_map(|run| Some((*run, place(run)?)).filter(|(run, place)| spans.overlap(run, *place)));
+        met.flat_map(|(run, place)| places[place..].iter().copied().zip(run.start..run.start + run.size)).collect()
+    }
+}
+
+/// Spans of a process's consecutive calls at hand, microseconds of the reference clock.
+struct Spans {
+    entries: Means,
+    ends: Means,
+    /// What the clocks may be apart.
+    bound_us: i64,
+}
+
+impl Spans {
+    /// Whether as many calls from a place on as a run has are at hand and overlap with it. In a call in
+    /// which all meet nobody leaves before all have entered, so calls of the same collectives overlap,
+    /// however late a rank gets its CPU back to leave; what holds for each holds for their means.
+    fn overlap(&self, run: &Run, place: usize) -> bool {
+        let Some((duration_us, size)) = run.duration_us.zip(usize::try_from(run.size).ok()) else { return false };
+        let (end_us, bound_us) = (run.end_us as f64, self.bound_us as f64);
+        place + size <= self.ends.len()
+            && self.entries.mean(place, size) <= end_us + bound_us
+            && self.ends.mean(place, size) >= end_us - duration_us as f64 - bound_us
     }
 
-    /// The place of the call of number 0 among this process's calls at hand, where it made the same calls as the other, one
-    /// after the other: in a call in which all meet nobody leaves before all have entered, so the calls
-    /// of one collective overlap, however late a rank gets its CPU back to leave. What holds for each
-    /// call holds for means over as many. None where calls overlap likewise when they are counted
-    /// differently, and where too few are at hand.
-    fn overlap(&self, entries: &Means, ends: &Means, bound_us: i64, theirs: &Reference) -> Option<i64> {
-        let runs = || theirs.runs.iter().filter(|run| run.start >= self.next);
-        // (None of a run of which not all calls are at hand.)
-        let overlaps = |run: &Run, place: i64| -> Option<bool> {
-            let (place, size) = (usize::try_from(place).ok()?, usize::try_from(run.size).ok()?);
-            let within = place.checked_add(size).is_some_and(|end| end <= ends.len());
-            let duration_us = run.duration_us.filter(|_| within)? as f64;
-            let (end_us, bound_us) = (run.end_us as f64, bound_us as f64);
-            let enters_before = entries.mean(place, size) <= end_us + bound_us;
-            Some(enters_before && ends.mean(place, size) >= end_us - duration_us - bound_us)
-        };
-        // The run in the middle says by how many calls they may be apart.
-        let middle = ends.mean(0, ends.len());
-        let apart = |run: &&Run| (run.end_us as f64 - middle).abs();
-        let first = runs().filter(|run| usize::try_from(run.size).is_ok_and(|size| size <= ends.len()));
-        let first = first.min_by(|a, b| apart(a).total_cmp(&apart(b)))?;
-        let places = 0..=i64::try_from(ends.len()).ok()? - i64::try_from(first.size).ok()?;
-        let fits = |place: &i64| {
-            let place_of = |run: &Run| place + (run.start as i64).wrapping_sub(first.start as i64);
-            let mut calls = 0;
-            let all = runs().all(|run| match overlaps(run, place_of(run)) {
-                Some(true) => {
-                    calls += run.size;
-                    true
-                }
-                Some(false) => false,
-                None => true,
-            });
-            all && calls >= Rules::FEW_COLLECTIVES as u64
-        };
-        let mut fitting = places.filter(|place| overlaps(first, *place) == Some(true)).filter(fits);
-        let (place, None) = (fitting.next()?, fitting.next()) else { return None };
-        place.checked_sub(i64::try_from(first.start).ok()?)
+    /// The place of the call of number 0 among the calls at hand. None where some run overlaps with
+    /// calls of two places or of none, where runs differ in what they say, and where too few tell: then
+    /// a record may be lost, or calls are as close as the noise of leaving them.
+    fn shift(&self, runs: &[&Run]) -> Option<i64> {
+        let (mut shift, mut calls) = (None, 0);
+        for run in runs {
+            let (Some(duration_us), Ok(size)) = (run.duration_us, usize::try_from(run.size)) else { continue };
+            if size > self.ends.len() {
+                continue;
+            }
+            let from_us = run.end_us as f64 - duration_us as f64 - self.bound_us as f64;
+            let place = self.ends.first_from(0, size, from_us);
+            // At the edges its calls, or those beside them, may not be at hand.
+            if place == 0 || place + size >= self.ends.len() {
+                continue;
+            }
+            if !self.overlap(run, place) || self.overlap(run, place + 1) {
+                return None;
+            }
+            let says = i64::try_from(place).ok()?.checked_sub(i64::try_from(run.start).ok()?)?;
+            if shift.is_some_and(|shift| shift != says) {
+                return None;
+            }
+            (shift, calls) = (Some(says), calls + size);
+        }
+        shift.filter(|_| calls >= Rules::FEW_COLLECTIVES)
     }
 }
 
@@ -449,10 +477,11 @@ fn reference(
     clock: u16,
 ) -> Option<Reference> {
     let mut runs = Vec::new();
-    let mut bound_us = 0;
+    let (mut bound_us, mut lost) = (0, false);
     for digest in nodes.iter().filter(|one| *one.node == **node).flat_map(|one| one.digests) {
         let Some(their) = digest.clock.filter(|their| their.reference == clock) else { continue };
         bound_us = bound_us.max(i64::from(their.bound_us));
+        lost |= digest.lost > 0;
         let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_sub(their.offset_us);
         for (_, lane) in lanes_of(digest, comm, func).filter(|(of, _)| *of == pid) {
             let usable = lane.blocks.iter().filter(|block| match block.waited {
@@ -469,7 +498,7 @@ fn reference(
     }
     runs.sort_unstable_by_key(|run| run.start);
     runs.dedup_by_key(|run| run.start);
-    (!runs.is_empty()).then(|| Reference { node: Arc::clone(node), pid, bound_us, runs })
+    (!runs.is_empty()).then(|| Reference { node: Arc::clone(node), pid, bound_us, runs, lost })
 }
 
 /// Only calls that make all ranks meet can be numbered so; any number will do for the others.

@@ -184,6 +184,11 @@ impl<'a> People<'a> {
         self.gone.contains(&who) || self.is_halted(who)
     }
 
+    /// By a signal: tools that read a process's stacks trace it for a moment.
+    pub(super) fn is_stopped(&self, who: Who) -> bool {
+        self.doing.get(&who) == Some(&Activity::Stopped)
+    }
+
     pub(super) fn is_halted(&self, who: Who) -> bool {
         self.doing.get(&who).is_some_and(|activity| activity.is_halted())
     }

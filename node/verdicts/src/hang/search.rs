@@ -371,6 +371,7 @@ impl<'a> Search<'a> {
             let is_halted = self.people.is_halted(who);
             let halted = inside.filter(|_| is_halted).and_then(|call| call.comm_seq);
             let is_in = |position: u64| position <= *furthest;
+            let mut certain = true;
             let of = match (halted, inside) {
                 (Some(position), _) if is_in(position) => (Absence::Stopped, position),
                 (_, Some(_)) if is_in(entered) => (Absence::Stuck, entered - 1),
@@ -378,13 +379,16 @@ impl<'a> Search<'a> {
                     (Absence::NotEntered, entered - 1)
                 }
                 _ if is_in(entered) => (Absence::NotEntered, entered),
-                _ if is_halted && entered.checked_sub(1).is_some_and(is_in) => (Absence::Stopped, entered - 1),
+                _ if is_halted && entered.checked_sub(1).is_some_and(is_in) => {
+                    certain = false;
+                    (Absence::Stopped, entered - 1)
+                }
                 _ => return None,
             };
-            Some((comm.members.len(), *hash, of))
+            Some((certain, comm.members.len(), *hash, of))
         });
-        if let Some((_, hash, (absence, position))) =
-            comms.max_by_key(|(size, hash, _)| (*size, std::cmp::Reverse(*hash)))
+        if let Some((_, _, hash, (absence, position))) =
+            comms.max_by_key(|(certain, size, hash, _)| (*certain, *size, std::cmp::Reverse(*hash)))
         {
             let func = self.name_at((hash, position)).unwrap_or("collective").to_owned();
             return Some((

@@ -180,6 +180,19 @@ fn a_process_that_is_stopped_in_the_call_that_all_have_entered_is_named() {
     let m = &hang.missing[0];
     assert_eq!((missing(&hang), m.absence, m.call.position, m.holds_up), (vec![2], Absence::Stopped, Some(118), 3));
     assert_eq!((m.inside.is_none(), hang.jammed.len(), hang.waiting.len()), (true, 0, 3));
+    // A tool that reads its stacks traces it for a moment.
+    input.doing[0].activity = Activity::Traced;
+    assert_eq!(hang_in(&input), None);
+    // Rank 3 has not come to the collective of another communicator: that explains the wait.
+    input.doing[0].activity = Activity::Stopped;
+    let pair_of = |rank: i32, entered: u64| pair(at(rank, 2, entered, entered)).0;
+    input.progress.extend([pair_of(2, 6), pair_of(3, 5)]);
+    input.syncing.retain(|sync| *sync.node != *"n3");
+    let wait = SyncCall { node: "n2".into(), ..input.syncing[0].clone() };
+    input.syncing.push(wait);
+    input.doing[0].node = "n0".into();
+    input.syncing.retain(|sync| *sync.node == *"n2");
+    assert_eq!(missing(&hang_in(&input).unwrap()), [3]);
     // Stopped before it entered, and stopped after others were let through.
     let before = vec![at(0, 1, 8, 7), at(1, 1, 8, 7), at(2, 1, 7, 7), at(3, 1, 8, 7)];
     let m = &with(before, &asleep(2), 60 * S).unwrap().missing[0];

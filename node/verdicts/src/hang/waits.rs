@@ -276,13 +276,6 @@ impl<'a> Waits<'a> {
             } else if !of.absent.is_empty() {
                 self.waiting.insert(wait.who);
                 self.lacks(wait, *comm, of);
-            } else if level.last == entered
-                && let Some(stopped) = level.stopped_after.get(&(entered - 1))
-            {
-                wait.leads_to.push(*stopped);
-                wait.place = wait.place.or(Some((*comm, entered - 1)));
-                let furthest = self.furthest.entry(*comm).or_default();
-                *furthest = (entered - 1).max(*furthest);
             } else if level.last == entered && !level.uncounted {
                 let size = of.members.len();
                 if all_entered.is_none_or(|(known, ..)| known < size) {
@@ -310,6 +303,13 @@ impl<'a> Waits<'a> {
             let made = progress.and_then(|p| p.recent.iter().find(|made| made.position == position));
             let func = made.map_or("", |made| &made.func);
             wait.place = wait.place.or(Some((comm, position)));
+            if let Some(stopped) = levels.get(&comm).and_then(|level| level.stopped_after.get(&position)) {
+                wait.leads_to.push(*stopped);
+                self.waiting.insert(wait.who);
+                let furthest = self.furthest.entry(comm).or_default();
+                *furthest = position.max(*furthest);
+                return;
+            }
             self.jam((comm, position), wait, func);
         }
     }
@@ -369,7 +369,7 @@ impl Levels {
             if people.gone.contains(&member.who) && member.left < entered || inside && people.is_halted(member.who) {
                 let vertex = *levels.out_at.entry(last).or_insert_with(|| graph.vertex());
                 graph.edge(vertex, member.who);
-            } else if people.is_halted(member.who) {
+            } else if people.is_stopped(member.who) && !people.syncing.contains_key(&member.who) {
                 let vertex = *levels.stopped_after.entry(last).or_insert_with(|| graph.vertex());
                 graph.edge(vertex, member.who);
             }

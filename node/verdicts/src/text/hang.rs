@@ -259,7 +259,9 @@ fn absent(m: &Missing) -> String {
     let comm = m.call.comm_hash.as_ref().map_or_else(String::new, |comm| format!(" on communicator {comm}"));
     match m.absence {
         Absence::Stopped => {
-            let place = if m.inside.is_some() { "inside" } else { "after it enqueued" };
+            let of = |call: &Call| (call.comm_hash.clone(), call.position);
+            let is_inside = m.inside.as_ref().is_some_and(|inside| of(inside) == of(&m.call));
+            let place = if is_inside { "inside" } else { "after" };
             format!("{who} is {} {place} {called}: {wait}.", is.unwrap_or("stopped"))
         }
         Absence::NotEntered => format!("{who} has not entered {called}: {wait}.{also}"),

@@ -47,9 +47,13 @@ impl PlainFile {
         let mut cut = Vec::new();
         if ours {
             crate::write_plain_schema(&conn).map_err(to)?;
-            // Questions to this file are told that nothing was recorded after its end.
+            // Nothing was recorded for this file after its end.
             afterwards.extend(wanted.until_ns.map(|ns| {
-                format!("DELETE FROM sessions WHERE start_ns >= {ns}; UPDATE sessions SET alive_ns = min(alive_ns, {ns}), stop_ns = min(coalesce(stop_ns, alive_ns), {ns})")
+                format!(
+                    "DELETE FROM sessions WHERE start_ns >= {ns};
+                     UPDATE sessions SET alive_ns = min(alive_ns, {ns}), stop_ns = min(stop_ns, {ns})
+                     WHERE max(alive_ns, coalesce(stop_ns, 0)) > {ns}"
+                )
             }));
             let timed = |table: &&&Table| table.time.is_some();
             cut = wanted

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""What following requests costs a server: nginx under wrk, in turns without an agent, with an agent
+that follows no server, and with one that follows this one. Printed are the medians of the ratios
+within each turn, of requests a second and of p99, with the interval that holds the median with
+95 %, the agent's share of a core, and how many of wrk's requests it counted.
+
+    bench-serve.py RANKMESH   (root; wrk and nginx installed: Debian's wrk and nginx-light)
+    ROUNDS=10 SECONDS=10 CONNECTIONS=8 bench-serve.py RANKMESH
+
+Nothing else should run, and no other agent: probes are kernel-wide.
+"""
+import json, math, os, re, shutil, statistics, subprocess, sys, tempfile, time
+from pathlib import Path
+
+ROUNDS = int(os.environ.get("ROUNDS", 10))
+SECONDS = int(os.environ.get("SECONDS", 10))
+CONNECTIONS = int(os.environ.get("CONNECTIONS", 8))
+PORT = 18080
+WAYS = {"without": None, "idle": ["--no-detect"], "follows": ["--serve", f"web=port:{PORT}"]}
+
+
+class Agent:
+    def __init__(self, binary, work, flags):
+        self.binary, self.at = binary, Path(tempfile.mkdtemp(dir=work))
+        at = str(self.at)
+        self.process = subprocess.Popen(
+            [binary, "up", "--name", "serve", "--listen", "127.0.0.1:0", "--identity", at + "/id",
+             "--socket", at + "/sock", "--store", at + "/db", *flags],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while self.ask("SELECT 1") is None:
+            if self.process.poll() is not None:
+                sys.exit("the agent ended: rankmesh check says what it needs")
+            time.sleep(0.1)
+        time.sleep(3)  # servers are looked for every two seconds
+
+    def ask(self, sql):
+        done = subprocess.run([self.binary, "query", "--socket", str(self.at / "sock"), "--format", "json", sql],
+                              capture_output=True, text=True)
+        return json.loads(done.stdout)["rows"][0][0] if done.returncode == 0 else None
+
+    def cpu(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.at)
+
+
+def nginx(work):
+    """One worker that answers with 600 bytes."""
+    (work / "www").mkdir()
+    (work / "www" / "index.html").write_text("x" * 600)
+    (work / "nginx.conf").write_text(
+        f"worker_processes 1; pid {work}/pid; error_log {work}/errors; daemon off;\n"
+        "events { worker_connections 512; }\n"
+        f"http {{ access_log off; keepalive_requests 1000000000; server {{ listen 127.0.0.1:{PORT}; root {work}/www; }} }}\n")
+    os.chmod(work, 0o755)
+    return subprocess.Popen(["nginx", "-c", str(work / "nginx.conf"), "-p", str(work)], stderr=subprocess.DEVNULL)
+
+
+def load(seconds):
+    """Requests a second, p99 in milliseconds, and requests."""
+    text = subprocess.run(["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency",
+                           f"http://127.0.0.1:{PORT}/"], check=True, capture_output=True, text=True).stdout
+    size, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)", text).groups()
+    count = int(re.search(r"(\d+) requests in", text).group(1))
+    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
+    return rate, float(size) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit], count
+
+
+def interval(values):
+    """The order statistics that hold the median with at least 95 %."""
+    values, n = sorted(values), len(values)
+    low = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.025),
+              default=0)
+    return values[low], values[n - 1 - low]
+
+
+def main():
+    binary, ways = sys.argv[1], list(WAYS)
+    for program in ["nginx", "wrk"]:
+        if not shutil.which(program):
+            sys.exit(f"{program} is not installed (Debian: apt-get install wrk nginx-light)")
+    with tempfile.TemporaryDirectory(prefix="bench-serve-") as work:
+        work = Path(work)
+        server = nginx(work)
+        try:
+            time.sleep(0.5)
+            load(2)
+            got, of = {way: [] for way in ways}, {way: [] for way in ways}
+            for turn in range(ROUNDS):
+                for way in ways[turn % len(ways):] + ways[:turn % len(ways)]:
+                    agent = None if WAYS[way] is None else Agent(binary, work, WAYS[way])
+                    before, began = agent.cpu() if agent else 0, time.monotonic()
+                    rate, p99, count = load(SECONDS)
+                    got[way].append((rate, p99))
+                    if agent:
+                        share = (agent.cpu() - before) / (time.monotonic() - began)
+                        time.sleep(5)  # until the last second's sums are stored
+                        counted = agent.ask("SELECT coalesce(sum(count), 0) FROM request_rollups") or 0
+                        of[way].append((share, counted / count))
+                        agent.end()
+            rate, p99 = [statistics.median(values) for values in zip(*got["without"])]
+            print(f"nginx, {CONNECTIONS} connections: {rate:,.0f} requests/s, p99 {p99:.2f} ms without an agent, {ROUNDS} turns")
+            what = "95 %" if ROUNDS >= 6 else "all"  # fewer turns have no such interval
+            for way in ways[1:]:
+                for at, name in enumerate(["requests/s", "p99"]):
+                    ratios = [a[at] / b[at] for a, b in zip(got[way], got["without"])]
+                    low, high = interval(ratios)
+                    print(f"  {way:8} {name:10} {statistics.median(ratios):.3f} of that  ({what}: {low:.3f} to {high:.3f})")
+                share, counted = [statistics.median(values) for values in zip(*of[way])]
+                print(f"  {way:8} agent {share:.1%} of a core, counted {counted:.2%} of wrk's requests", flush=True)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    main()
