@@ -166,6 +166,38 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
     let Some(interpreter) = python::clients(test) else { return };
     let (_lab, served) = ended_job();
     let ran =
+    // Of a cursor it is said where its end is, by each statement that comes there.
+    let declare = "DECLARE c CURSOR WITH HOLD FOR SELECT count(*) FROM collectives";
+    let warnings = |output: &Output| stderr(output).matches("WARNING:  PARTIAL: 1 of 2 nodes answered").count();
+    let all = |sql: &[&str]| {
+        let arguments: Vec<&str> = sql.iter().flat_map(|sql| ["-c", *sql]).collect();
+        served.psql(&[&["-At"][..], &arguments].concat())
+    };
+    for (statements, rows, told) in [
+        (&["FETCH 1 FROM c", "CLOSE c"][..], "0\nCLOSE CURSOR\n", 0),
+        (&["FETCH 100 FROM c", "FETCH ALL FROM c"], "0\n", 2),
+        (&["FETCH ALL FROM c", "FETCH 100 FROM c"], "0\n", 2),
+        (&["FETCH 1 FROM c", "FETCH 1 FROM c"], "0\n", 1),
+        (&["MOVE 1 FROM c", "MOVE ALL FROM c"], "MOVE 1\nMOVE 0\n", 1),
+    ] {
+        for inside in [false, true] {
+            let (begin, commit) = if inside { (&["BEGIN"][..], &["COMMIT"][..]) } else { (&[][..], &[][..]) };
+            let output = all(&[begin, &[declare], statements, commit].concat());
+            assert!(output.status.success(), "{statements:?}: {}", stderr(&output));
+            let expected = format!("DECLARE CURSOR\n{rows}");
+            let expected = if inside { format!("BEGIN\n{expected}COMMIT\n") } else { expected };
+            assert_eq!(stdout(&output), expected, "{statements:?}");
+            assert_eq!(warnings(&output), told, "{statements:?}: {}", stderr(&output));
+        }
+        let output = all(&[&["SET require_all = on", declare], statements].concat());
+        assert_eq!(output.status.success(), told == 0, "{statements:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("require_all is on"), told > 0, "{statements:?}: {}", stderr(&output));
+    }
+    let in_one = format!("BEGIN; {declare}; FETCH 100 FROM c; FETCH ALL FROM c; COMMIT");
+    let output = all(&[&in_one]);
+    assert!(output.status.success() && warnings(&output) == 2, "{}", stderr(&output));
+    let output = all(&["SET require_all = on", &in_one]);
+    assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
         Command::new(interpreter).arg(python::script("postgres_clients.py")).arg(&served.url).output().expect("runs");
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
     assert_eq!(stdout(&ran).trim(), "psycopg asyncpg pg8000 sqlalchemy pandas");

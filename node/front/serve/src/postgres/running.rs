@@ -1,7 +1,7 @@
 //! A question that runs: its columns, and its rows as they come from the nodes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ask::{Piece, Reply, Target};
 use futures::channel::oneshot;
@@ -45,7 +45,8 @@ pub(super) struct Running {
     untyped: Vec<bool>,
     waiting: VecDeque<Vec<Value>>,
     events: Option<mpsc::Receiver<Event>>,
-    ended: Option<Option<Coverage>>,
+    /// Set at the end, for those as well who read on from here ([`Self::rest`]).
+    ended: Arc<OnceLock<Option<Coverage>>>,
     _stop: Option<DropGuard>,
 }
 
@@ -55,13 +56,20 @@ impl Running {
         let waiting = VecDeque::from(rows);
         let untyped = untyped(columns, &waiting);
         let columns = typed(columns, &waiting);
-        Self { columns, untyped, waiting, events: None, ended: Some(None), _stop: None }
+        Self { columns, untyped, waiting, events: None, ended: ended(None), _stop: None }
     }
 
-    /// These rows under the columns of this answer.
-    pub(super) fn like(&self, rows: Vec<Vec<Value>>) -> Self {
+    /// These rows under the columns of this answer; with its coverage, if they are its last.
+    pub(super) fn like(&self, rows: Vec<Vec<Value>>, coverage: Option<Coverage>) -> Self {
         let (columns, untyped) = (self.columns.clone(), self.untyped.clone());
-        Self { columns, untyped, waiting: rows.into(), events: None, ended: Some(None), _stop: None }
+        Self { columns, untyped, waiting: rows.into(), events: None, ended: ended(coverage), _stop: None }
+    }
+
+    /// What is left once somebody else has read this answer: its end.
+    pub(super) fn rest(&self) -> Self {
+        let (columns, untyped) = (self.columns.clone(), self.untyped.clone());
+        let ended = Arc::clone(&self.ended);
+        Self { columns, untyped, waiting: VecDeque::new(), events: None, ended, _stop: None }
     }
 
     /// Asks the nodes, and waits for the first rows: they decide the types of columns.
@@ -115,11 +123,11 @@ impl Running {
             untyped: Vec::new(),
             waiting: VecDeque::new(),
             events: Some(events),
-            ended: None,
+            ended: Arc::default(),
             _stop: Some(stop),
         };
         let mut columns = Vec::new();
-        while running.waiting.is_empty() && running.ended.is_none() {
+        while running.waiting.is_empty() && running.ended.get().is_none() {
             if let Some(found) = running.step(cancelled).await? {
                 columns = found;
             }
@@ -131,7 +139,11 @@ impl Running {
 
     /// Takes the next piece, or its columns.
     async fn step(&mut self, cancelled: &mut oneshot::Receiver<()>) -> PgWireResult<Option<Vec<ColumnMeta>>> {
-        let Some(events) = &mut self.events else { return Ok(None) };
+        let Some(events) = &mut self.events else {
+            return Err(errors::cursor(
+                "its rows were asked for before, and did not all come: DECLARE it anew".to_owned(),
+            ));
+        };
         let event = if cancelled.is_terminated() {
             events.recv().await
         } else {
@@ -148,10 +160,13 @@ impl Running {
             Some(Event::Rows(rows)) => self.waiting.extend(rows),
             Some(Event::Plan(plan)) => {
                 self.waiting.extend(plan.lines().map(|line| vec![Value::Text(record::printable(line).into_bytes())]));
-                self.ended = Some(None);
+                let _ = self.ended.set(None);
                 return Ok(Some(vec![ColumnMeta { name: "QUERY PLAN".to_owned(), decl_type: "TEXT".to_owned() }]));
             }
-            Some(Event::End(coverage)) => self.ended = Some(coverage),
+            Some(Event::End(coverage)) => {
+                // (There is one end.)
+                let _ = self.ended.set(coverage);
+            }
             Some(Event::Failed(error)) => return Err(errors::of(&error)),
             None => return Err(errors::data("the question ended without a word".to_owned())),
         }
@@ -167,7 +182,7 @@ impl Running {
             if let Some(row) = self.waiting.pop_front() {
                 return Ok(Next::Row(row));
             }
-            if let Some(coverage) = &self.ended {
+            if let Some(coverage) = self.ended.get() {
                 return Ok(Next::End(coverage.clone()));
             }
             self.step(cancelled).await?;
@@ -235,6 +250,10 @@ fn untyped(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<bool> {
 }
 
 fn typed(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<(String, Type)> {
+fn ended(coverage: Option<Coverage>) -> Arc<OnceLock<Option<Coverage>>> {
+    Arc::new(OnceLock::from(coverage))
+}
+
     let of = |(at, column): (usize, &ColumnMeta)| {
         let values = rows.iter().filter_map(|row| row.get(at));
         (column.name.clone(), types::seen(&column.decl_type, values))

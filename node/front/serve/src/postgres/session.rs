@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::channel::oneshot;
 use futures::{Sink, SinkExt};
-use model::Question;
+use model::{Coverage, Question};
 use parking_lot::Mutex;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{SimpleQueryHandler, send_ready_for_query};
@@ -112,6 +112,18 @@ impl Session {
     fn forget_all(&self, store: &impl PortalStore) {
         let names = self.kept.lock().statements();
         names.iter().filter(|name| *name != DEFAULT_NAME).for_each(|name| self.forget(store, name));
+    }
+
+    /// What a client is told that has come to the end of an answer.
+    ///
+    /// # Errors
+    /// Nodes are missing, and `require_all` is on.
+    fn notice(&self, coverage: Option<&Coverage>) -> PgWireResult<Option<PgWireBackendMessage>> {
+        let Some(coverage) = coverage else { return Ok(None) };
+        if self.settings.lock().require_all && !coverage.is_complete() {
+            return Err(errors::partial(coverage));
+        }
+        Ok(errors::notice(coverage))
     }
 }
 
@@ -291,7 +303,10 @@ impl Handler {
             }
             Class::Cursor(CursorStatement::Move { name, rows }) => {
                 let mut cancelled = Self::cancelled(client).await;
-                let passed = session.cursors.lock().await.pass(name, *rows, &mut cancelled).await?;
+                let (passed, coverage) = session.cursors.lock().await.pass(name, *rows, &mut cancelled).await?;
+                if let Some(notice) = session.notice(coverage.as_ref())? {
+                    client.feed(notice).await?;
+                }
                 return Ok(Some(Tag::new("MOVE").with_rows(passed)));
             }
             Class::Cursor(CursorStatement::Close(name)) => {
@@ -353,13 +368,8 @@ impl Handler {
                     rows += 1;
                 }
                 Next::End(coverage) => {
-                    if let Some(coverage) = coverage {
-                        if session.settings.lock().require_all && !coverage.is_complete() {
-                            return Err(errors::partial(&coverage));
-                        }
-                        if let Some(notice) = errors::notice(&coverage) {
-                            client.feed(notice).await?;
-                        }
+                    if let Some(notice) = session.notice(coverage.as_ref())? {
+                        client.feed(notice).await?;
                     }
                     break;
                 }
@@ -401,16 +411,12 @@ impl Handler {
                         return Ok(Sent { rows, is_suspended: true });
                     }
                 }
-                Next::End(Some(coverage)) => {
-                    if session.settings.lock().require_all && !coverage.is_complete() {
-                        return Err(errors::partial(&coverage));
-                    }
-                    if let Some(notice) = errors::notice(&coverage) {
+                Next::End(coverage) => {
+                    if let Some(notice) = session.notice(coverage.as_ref())? {
                         client.feed(notice).await?;
                     }
                     return Ok(Sent { rows, is_suspended: false });
                 }
-                Next::End(None) => return Ok(Sent { rows, is_suspended: false }),
             }
         }
     }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use futures::channel::oneshot;
+use model::Coverage;
 use pgwire::error::PgWireResult;
 
 use super::super::errors;
@@ -134,22 +135,24 @@ impl Cursors {
     ) -> PgWireResult<Running> {
         let cursor = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
         let Some(most) = rows else {
-            // All that is left, as it comes; nothing is left after it.
-            let rest = cursor.running.like(Vec::new());
+            // All that is left, as it comes; after it only the end is left.
+            let rest = cursor.running.rest();
             return Ok(std::mem::replace(&mut cursor.running, rest));
         };
-        let mut taken = Vec::new();
+        let (mut taken, mut coverage) = (Vec::new(), None);
         while taken.len() < most {
             match cursor.running.next(cancelled).await? {
                 Next::Row(row) => taken.push(row),
-                Next::End(_) => break,
+                Next::End(of_all) => {
+                    coverage = of_all;
+                    break;
+                }
             }
         }
-        // What is missing is said where the answer ends.
-        Ok(cursor.running.like(taken))
+        Ok(cursor.running.like(taken, coverage))
     }
 
-    /// Passes rows over; how many there were.
+    /// Passes rows over; how many there were, and the coverage, if the end is among them.
     ///
     /// # Errors
     /// As [`Self::fetch`].
@@ -158,16 +161,16 @@ impl Cursors {
         name: &str,
         rows: Option<usize>,
         cancelled: &mut oneshot::Receiver<()>,
-    ) -> PgWireResult<usize> {
+    ) -> PgWireResult<(usize, Option<Coverage>)> {
         let cursor = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
         let mut passed = 0;
         while rows.is_none_or(|most| passed < most) {
             match cursor.running.next(cancelled).await? {
                 Next::Row(_) => passed += 1,
-                Next::End(_) => break,
+                Next::End(coverage) => return Ok((passed, coverage)),
             }
         }
-        Ok(passed)
+        Ok((passed, None))
     }
 
     /// Closes one, or all.
