@@ -15,7 +15,7 @@ use query_planner::{ColumnMeta, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
-use super::super::gateway::{Shared, Who};
+use super::super::gateway::{Shared, Who, send_blocking};
 use super::infer::Inferred;
 use super::{errors, types};
 
@@ -86,16 +86,13 @@ impl Running {
         // A pool of connections asks more at once than there is room for: each waits for its turn.
         let longest = std::time::Duration::from_millis(question.timeout_ms);
         let started = gateway.begin_within(who, longest, move |target: &Target| {
-            let gone = || anyhow::anyhow!("the client is gone");
-            // Pieces arrive within the runtime of the asking code, where tokio's blocking send is
-            // not allowed.
-            let give = |event: Event| futures::executor::block_on(to.send(event)).map_err(|_| gone());
+            let give = |event: Event| send_blocking(&to, event);
             let asked = target.query(question, &mut |piece| {
                 match piece {
                     Piece::Columns(columns) => give(Event::Columns(columns))?,
                     Piece::Rows(rows) if !rows.is_empty() => give(Event::Rows(rows))?,
                     // No piece to pass on; but the receiver may be gone.
-                    Piece::Idle if to.is_closed() => return Err(gone()),
+                    Piece::Idle if to.is_closed() => anyhow::bail!("the client is gone"),
                     Piece::Rows(_) | Piece::Idle | Piece::Watched(_) => {}
                 }
                 Ok(())
