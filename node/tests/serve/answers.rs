@@ -236,6 +236,13 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
         r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
     );
     assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
+    // What JSON has no form for is what the description says.
+    let forms = server.sql("", "SELECT x'00ff', CAST(x'61ff' AS TEXT), 9e999, -9e999").json()["rows"].clone();
+    let schemas = server.send("GET", "/api/v1/openapi.json", &[], b"").json()["components"]["schemas"].clone();
+    let words = schemas["Rows"]["properties"]["rows"]["description"].as_str().expect("a description").replace(' ', "");
+    for form in forms[0].as_array().expect("a row") {
+        assert!(words.contains(&form.to_string()) && !words.contains("x'"), "{form}: {words}");
+    }
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
     for (wrong, expected) in [

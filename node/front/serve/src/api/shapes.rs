@@ -41,8 +41,9 @@ pub(super) struct Column {
 pub(super) struct Rows {
     columns: Vec<Column>,
     /// A list for each row, in the order of the columns: integers of 64 bits as integers, reals,
-    /// texts, null; a blob as its SQL literal `x'00ff'`, an infinite real as the text `Inf` or
-    /// `-Inf`.
+    /// texts, null; what JSON has no form for as an object: `{"blob": "00ff"}`, `{"text": "61ff"}`
+    /// (a text that is not UTF-8), both in hexadecimal digits, `{"real": "Inf"}` and
+    /// `{"real": "-Inf"}`.
     rows: Vec<Vec<Value>>,
     coverage: Coverage,
     /// From question to answer, milliseconds.
