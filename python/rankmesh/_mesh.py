@@ -110,6 +110,14 @@ def _json(value: Any) -> Any:
         return {"blob": bytes(value).hex()}
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return {"real": "Inf" if value > 0 else "-Inf"}
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:  # wrong bytes of a text that is not UTF-8 are surrogates, as in answers
+            try:
+                return {"text": value.encode("utf-8", "surrogateescape").hex()}
+            except UnicodeEncodeError:
+                raise WrongQuestion("a text is UTF-8, with U+DC80 to U+DCFF in place of other bytes") from None
     if value is None or isinstance(value, (bool, int, float, str)):
         if value != value:
             raise WrongQuestion("NaN is no value of SQLite's: None is NULL")

@@ -81,10 +81,15 @@ fn literal(name: &str, value: &Value) -> Result<String, QueryError> {
         Value::Real(real) => Ok(if *real > 0.0 { "9e999" } else { "-9e999" }.to_owned()),
         Value::Text(text) => match std::str::from_utf8(text) {
             Ok(text) if !text.contains('\0') => Ok(format!("'{}'", text.replace('\'', "''"))),
-            _ => Err(QueryError::wrong(format!(":{name}: a text is UTF-8 without NUL"))),
+            // No literal holds these bytes. (`+`: like a literal, it makes no text of what it is compared with.)
+            _ => Ok(format!("+CAST({} AS TEXT)", of_bytes(text))),
         },
-        Value::Blob(bytes) => Ok(format!("x'{}'", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())),
+        Value::Blob(bytes) => Ok(of_bytes(bytes)),
     }
+}
+
+fn of_bytes(bytes: &[u8]) -> String {
+    format!("x'{}'", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 #[cfg(test)]
@@ -117,21 +122,37 @@ mod tests {
         let message = |result: Result<String, QueryError>| result.unwrap_err().message;
         assert!(message(with_values("SELECT :y", &one(Value::Null))).contains(":y has no value"));
         assert!(message(with_values("SELECT 1", &one(Value::Null))).contains("no such parameter"));
-        assert!(message(with_values("SELECT :x", &one(text("a\0b")))).contains("NUL"));
         assert!(message(with_values("SELECT :x", &one(Value::Real(f64::NAN)))).contains("NaN"));
         assert_eq!(with_values("SELECT :x", &one(Value::Real(f64::NEG_INFINITY))).unwrap(), "SELECT  -9e999 ");
+    }
+
+    #[test]
+    fn a_text_of_any_bytes_is_compared_as_a_text() {
+        let conn = rusqlite::Connection::open_in_memory().unwrap();
+        // Beside what has no affinity a number is less than each text, and no text of its digits.
+        for bytes in [&b"1"[..], b"1\xff", b"1\0"] {
+            let sql = with_values("SELECT 5 < :x, :x < x'', 5 = :x", &one(Value::Text(bytes.to_vec()))).unwrap();
+            let found: (bool, bool, bool) =
+                conn.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+            assert_eq!(found, (true, true, false), "{sql}");
+        }
     }
 
     proptest! {
         /// SQLite reads back what was given, whatever it is, and one statement stays one.
         #[test]
-        fn a_value_is_a_value(given in "\\PC*", integer: i64, real in -1e300f64..1e300) {
+        fn a_value_is_a_value(given in "\\PC*", bytes: Vec<u8>, integer: i64, real in -1e300f64..1e300) {
             let conn = rusqlite::Connection::open_in_memory().unwrap();
             let sql = |value| with_values("SELECT 1-:x, :x AS x", &one(value)).unwrap();
             let back: String = conn.query_row(&sql(text(&given)), [], |row| row.get(1)).unwrap();
             prop_assert_eq!(back, given);
             let back: i64 = conn.query_row(&sql(Value::Integer(integer)), [], |row| row.get(1)).unwrap();
             prop_assert_eq!(back, integer);
+            let back = conn.query_row(&sql(Value::Text(bytes.clone())), [], |row| match row.get_ref(1)? {
+                rusqlite::types::ValueRef::Text(text) => Ok(text.to_vec()),
+                other => panic!("{other:?}"),
+            });
+            prop_assert_eq!(back.unwrap(), bytes);
             let back: f64 = conn.query_row(&sql(Value::Real(real)), [], |row| row.get(1)).unwrap();
             prop_assert_eq!(back.to_bits(), real.to_bits());
         }

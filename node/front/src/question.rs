@@ -19,9 +19,10 @@ pub struct Sql {
     sql: Option<String>,
     /// The name of a saved investigation (`GET investigations`).
     saved: Option<String>,
-    /// Values by name, as literals and nothing else: numbers, texts, true, false, null,
-    /// `{"blob": "00ff"}`. Those of a saved investigation may all be texts (`10m`, `now`, `5`): it
-    /// declares their types, and defaults.
+    /// Values by name, which become literals and nothing else: numbers, texts, true, false, null,
+    /// and the objects of answers: `{"blob": "00ff"}`, `{"text": "61ff"}`, `{"real": "Inf"}`. Those
+    /// of a saved investigation are numbers or texts (`10m`, `now`, `5`): it declares their types,
+    /// and defaults.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     parameters: BTreeMap<String, serde_json::Value>,
@@ -108,12 +109,17 @@ impl Sql {
                 Ok(with_values(&sql, &values).map_err(|error| wrong(error.to_string()))?)
             }
             (None, Some(name)) => {
-                let text = |value: serde_json::Value| match value {
-                    serde_json::Value::String(text) => text,
-                    other => other.to_string(),
+                let text = |(name, value): (String, serde_json::Value)| match value {
+                    serde_json::Value::String(text) => Ok((name, text)),
+                    serde_json::Value::Array(_) | serde_json::Value::Object(_) => {
+                        let is = kind(&value);
+                        Err(wrong(format!("{name}: a value of an investigation is a number or a text, this is {is}")))
+                    }
+                    other => Ok((name, other.to_string())),
                 };
-                let given = self.parameters.into_iter().map(|(name, value)| (name, text(value))).collect();
-                Ok(saved::named(investigations, &name)?.filled(target, &given)?)
+                let given: Result<BTreeMap<String, String>, UsageError> =
+                    self.parameters.into_iter().map(text).collect();
+                Ok(saved::named(investigations, &name)?.filled(target, &given?)?)
             }
             _ => Err(wrong("a question has sql, or saved: one of them".to_owned()).into()),
         }
@@ -134,8 +140,11 @@ pub fn kind(value: &serde_json::Value) -> &'static str {
 
 /// A JSON value as SQL has it; the objects are those of answers (`ask::output::value_to_json`).
 fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
-    let wrong =
-        || UsageError(format!("{name}: a value is a number, a text, true, false, null or {{\"blob\": \"00ff\"}}"));
+    let wrong = || {
+        UsageError(format!(
+            "{name}: a value is a number, a text, true, false, null, {{\"blob\": \"00ff\"}}, {{\"text\": \"61ff\"}} or {{\"real\": \"Inf\"}}"
+        ))
+    };
     match value {
         serde_json::Value::Null => Ok(Value::Null),
         serde_json::Value::Bool(is) => Ok(Value::Integer((*is).into())),
@@ -147,10 +156,11 @@ fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
         },
         serde_json::Value::Object(members) => {
             let member = |name: &str| members.get(name).and_then(serde_json::Value::as_str);
-            match (members.len(), member("blob"), member("real")) {
-                (1, Some(digits), _) => unhex(digits).map(Value::Blob).ok_or_else(wrong),
-                (1, _, Some("Inf")) => Ok(Value::Real(f64::INFINITY)),
-                (1, _, Some("-Inf")) => Ok(Value::Real(f64::NEG_INFINITY)),
+            match (members.len(), member("blob"), member("text"), member("real")) {
+                (1, Some(digits), _, _) => unhex(digits).map(Value::Blob).ok_or_else(wrong),
+                (1, _, Some(digits), _) => unhex(digits).map(Value::Text).ok_or_else(wrong),
+                (1, _, _, Some("Inf")) => Ok(Value::Real(f64::INFINITY)),
+                (1, _, _, Some("-Inf")) => Ok(Value::Real(f64::NEG_INFINITY)),
                 _ => Err(wrong()),
             }
         }
@@ -191,6 +201,14 @@ mod tests {
         assert!(value("9223372036854775808").is_err());
         assert_eq!(value("{\"blob\": \"00fF\"}").unwrap(), Value::Blob(vec![0, 255]));
         assert_eq!(value("{\"real\": \"-Inf\"}").unwrap(), Value::Real(f64::NEG_INFINITY));
+        // What comes out goes in.
+        let texts = [&b"61ff"[..], b"a\xff", b"a\0", b""].map(|text| Value::Text(text.to_vec()));
+        let others =
+            [Value::Null, Value::Integer(-1), Value::Real(0.5), Value::Real(f64::INFINITY), Value::Blob(vec![7])];
+        for given in texts.into_iter().chain(others) {
+            assert_eq!(value(&ask::output::value_to_json(&given).to_string()).unwrap(), given);
+        }
+        assert!(value("{\"text\": \"f\"}").is_err() && value("{\"text\": \"ff\", \"blob\": \"ff\"}").is_err());
         assert!(value("{\"blob\": \"0\"}").is_err() && value("{\"blob\": \"zz\"}").is_err() && value("[1]").is_err());
         let asked = Sql::with("SELECT :a", &["a=7".into(), "b=\"7\"".into(), "c=all_reduce".into(), "d=x=[1]".into()]);
         let parameters = asked.unwrap().parameters;

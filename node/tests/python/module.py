@@ -29,8 +29,10 @@ values = rm.sql("SELECT 9223372036854775807, 0.1, x'00ff', CAST(x'61ff' AS TEXT)
 assert values == [(2**63 - 1, 0.1, b"\x00\xff", "a\udcff", float("inf"), "Inf")], values
 # What goes in comes out.
 given = {"a": 7, "b": 0.5, "c": "it's :a", "d": b"\x00\xff", "e": None, "f": True, "g": float("-inf"), "h": timedelta(minutes=1)}
-asked = rm.sql("SELECT :a, :b, :c, :d, :e, :f, :g, :h", given).rows
-assert asked == [(7, 0.5, "it's :a", b"\x00\xff", None, 1, float("-inf"), 60_000_000_000)], asked
+given.update(i="a\udcff\u00e9", j="a\0b")
+asked = rm.sql("SELECT :a, :b, :c, :d, :e, :f, :g, :h, :i, :j", given).rows
+assert asked == [(7, 0.5, "it's :a", b"\x00\xff", None, 1, float("-inf"), 60_000_000_000, "a\udcff\u00e9", "a\0b")], asked
+assert "UTF-8" in str(fails(lambda: rm.sql("SELECT :x", {"x": "\ud800"}), rankmesh.WrongQuestion))
 assert rm.sql("SELECT count(*) FROM collectives WHERE rank = :r AND ts_ns > :t", {"r": 3, "t": datetime(2020, 1, 1)}).rows == [(100,)]
 assert "no value" in str(fails(lambda: rm.sql("SELECT :x", {"x": object()}), rankmesh.WrongQuestion))
 assert "x" in str(fails(lambda: rm.sql("SELECT :x"), rankmesh.WrongQuestion))

@@ -236,13 +236,21 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
         r#"{"sql":"SELECT count(*), :who FROM collectives WHERE rank = :rank","parameters":{"rank":5,"who":"'; --"}}"#,
     );
     assert_eq!(given.json()["rows"], json!([[60, "'; --"]]), "{}", given.text());
-    // What JSON has no form for is what the description says.
+    // What JSON has no form for is what the description says, and goes in as it came out.
     let forms = server.sql("", "SELECT x'00ff', CAST(x'61ff' AS TEXT), 9e999, -9e999").json()["rows"].clone();
     let schemas = server.send("GET", "/api/v1/openapi.json", &[], b"").json()["components"]["schemas"].clone();
-    let words = schemas["Rows"]["properties"]["rows"]["description"].as_str().expect("a description").replace(' ', "");
-    for form in forms[0].as_array().expect("a row") {
-        assert!(words.contains(&form.to_string()) && !words.contains("x'"), "{form}: {words}");
+    for described in [&schemas["Rows"]["properties"]["rows"], &schemas["Sql"]["properties"]["parameters"]] {
+        let words = described["description"].as_str().expect("a description").replace(' ', "");
+        for form in forms[0].as_array().expect("a row").iter().take(3) {
+            assert!(words.contains(&form.to_string()) && !words.contains("x'"), "{form}: {words}");
+        }
     }
+    let parameters = json!({ "a": forms[0][0], "b": forms[0][1], "c": forms[0][2], "d": forms[0][3], "e": "a\0b" });
+    let again = body(&json!({ "sql": "SELECT :a, :b, :c, :d, :e", "parameters": parameters }).to_string());
+    let given: Vec<&Value> = parameters.as_object().expect("an object").values().collect();
+    assert_eq!(again.json()["rows"], json!([given]), "{}", again.text());
+    let named = body(r#"{"sql":"SELECT count(*) FROM collectives WHERE func <> :x","parameters":{"x":{"text":"ff"}}}"#);
+    assert_eq!(named.json()["rows"], json!([[480]]), "{}", named.text());
     let saved = body(r#"{"saved":"durations-by-rank","parameters":{"since":"1h","job":"4711"}}"#);
     assert_eq!(saved.json()["rows"].as_array().map(Vec::len), Some(8), "{}", saved.text());
     for (wrong, expected) in [
@@ -262,6 +270,7 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert_eq!((long.status, long.header("rankmesh-coverage"), long.complete), (200, Some("at-end"), true));
     assert_eq!(long.text().lines().count(), 40_001);
     assert!(long.text().lines().last().expect("a line").contains("\"answered\":2"));
+        (r#"{"saved":"durations-by-rank","parameters":{"job":{"blob":"00"}}}"#, "is a number or a text"),
 }
 
 #[test]
