@@ -12,6 +12,7 @@ use common::http::Server;
 use common::job_stores::{EndedJob, HOSTILE, T0};
 use common::jobs::{Cgroups, mpi_script, start_agents, workloads};
 use common::{Lab, wait_for};
+use model::board::BoardWindow;
 use serde_json::Value;
 
 /// A browser, or why there is none on standard error.
@@ -214,6 +215,32 @@ fn on_a_phone_the_verdict_is_three_lines_and_the_map_has_names_and_a_legend() {
         assert_eq!(browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), true);
         picture(&mut browser, if dark { "ranks-390-dark" } else { "ranks-390-light" });
     }
+}
+
+#[test]
+fn the_map_has_the_figures_of_a_report() {
+    const TEST: &str = "the_map_has_the_figures_of_a_report";
+    let lab = Lab::new();
+    let dir = stores(&lab, EndedJob { steps: 60, ..EndedJob::small() });
+    let server = of_stores(&dir, &[]);
+    let mut board = server.get("/api/v1/board").json();
+    let windows = board["windows"].as_array_mut().expect("windows");
+    // And a window in which one rank waited longer than all others, and of one nothing is known.
+    let mut more = windows.last().expect("a window").clone();
+    more["end_ns"] = (more["end_ns"].as_i64().expect("a time") + 1).into();
+    more["wait"] = serde_json::json!([4000, 1000, 1000, null, 0, 1000, 1002, 900]);
+    windows.push(more);
+    let of_report: Vec<BoardWindow> = serde_json::from_value(board["windows"].clone()).expect("windows");
+    let held = |window: &BoardWindow| report::html::delays(window).iter().map(|time| time.us()).collect();
+    let of_report: Vec<Vec<Option<u64>>> = of_report.iter().map(held).collect();
+    assert_eq!(of_report.last().expect("a window")[..4], [Some(0), Some(0), Some(0), None]);
+    let Some(mut browser) = browser(TEST, &server.link, 1280, false) else { return };
+    let of_page = browser.evaluate(&format!(
+        "(async () => {{ const {{ Heat }} = await import('/page/heat.js'), at = (id) => document.getElementById(id); \
+          const heat = new Heat(at('map-frame'), at('map'), at('map-labels'), () => {{}}, () => {{}}); heat.take({board}, '1'); \
+          return heat.windows.map(({{ held }}) => [...held].map((us) => (us >= 0 ? us : null))); }})()"
+    ));
+    assert_eq!(of_page, serde_json::json!(of_report));
 }
 
 #[test]

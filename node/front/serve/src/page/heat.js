@@ -25,6 +25,12 @@ function palette() {
   return colours;
 }
 
+/** By how much the others waited longer, their median, as in reports: who holds others up waits least, which needs no clock. */
+function held(waits) {
+  const known = waits.filter((us) => us >= 0).sort(), median = known.length ? known[known.length >> 1] : 0;
+  return waits.map((us) => Math.max(0, median - us));
+}
+
 export class Heat {
   constructor(frame, canvas, labels, tell, pick) {
     Object.assign(this, { frame, canvas, labels, tell, pick, ranks: [], order: [], windows: [], metric: "late", epoch: null });
@@ -81,9 +87,8 @@ export class Heat {
     let more = 0;
     for (const { end_ns, late, wait, compute } of board.windows) {
       if (end_ns <= last) continue;
-      const waits = kept(wait), most = waits.reduce((most, us) => (us > most ? us : most), 0);
-      // Who holds others up waits least: that needs no clock.
-      this.windows.push({ end_ns, late: kept(late), wait: waits, held: waits.map((us) => most - us), compute: kept(compute) });
+      const waits = kept(wait);
+      this.windows.push({ end_ns, late: kept(late), wait: waits, held: held(waits), compute: kept(compute) });
       more++;
     }
     this.windows.splice(0, Math.max(0, this.windows.length - MOST_WINDOWS));
