@@ -89,7 +89,11 @@ fn psql_asks_describes_and_reads_errors() {
     std::fs::write(&script, "SELECT node, count(*) AS n, avg(seq) FROM collectives GROUP BY node \\gdesc\n")
         .expect("written");
     let columns = served.psql(&["-At", "-f", &script.display().to_string()]);
-    assert_eq!(stdout(&columns), "node|text\nn|bigint\navg(seq)|double precision\n", "{}", stderr(&columns));
+    assert_eq!(stdout(&columns), "node|text\nn|bigint\navg|double precision\n", "{}", stderr(&columns));
+    let names = |sql: &str| stdout(&served.psql(&["-A", "-c", sql])).lines().next().unwrap_or_default().to_owned();
+    assert_eq!(names("SELECT 1 + 1, current_user, version(), 'x' AS \"1 + 1\""), "?column?|current_user|version|1 + 1");
+    let some = "SELECT rank, count(*), max(seq) AS most, 'x', current_date, * FROM collectives GROUP BY rank";
+    assert!(names(some).starts_with("rank|count|most|?column?|current_date|ts_ns|"), "{}", names(some));
     assert!(served.rows("EXPLAIN SELECT count(*) FROM collectives").contains("count"));
 
     let failed = |sql: &str| {

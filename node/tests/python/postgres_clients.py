@@ -28,6 +28,9 @@ def of_psycopg():
     with psycopg.connect(url, autocommit=True) as conn:
         cursor = conn.execute("SELECT node, count(*) AS n, avg(duration_ns) FROM collectives WHERE rank = %s GROUP BY node", [5])
         assert [(c.name, c.type_code) for c in cursor.description][:2] == [("node", 25), ("n", 20)], cursor.description
+        assert cursor.description[2].name == "avg", cursor.description
+        named = conn.execute("SELECT %s, %s::text, max(rank) + %s, count(*) FROM collectives", [1, "x", 2]).description
+        assert [c.name for c in named] == ["?column?", "text", "?column?", "count"], named
         rows = cursor.fetchall()
         assert rows[0][:2] == ("n1", 100) and isinstance(rows[0][2], float), rows
         # Values of every kind there and back, as text and in binary form.
@@ -163,7 +166,7 @@ async def of_asyncpg():
             seconds = await conn.fetch("SELECT ts_ns / $1 AS s, count(*) FROM collectives GROUP BY 1", 10**9)
             assert 2 < len(seconds) < 100 and all(isinstance(row["s"], int) for row in seconds), seconds
             types = (await conn.prepare("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1")).get_attributes()
-            assert [column.type.name for column in types] == ["int8", "float8"], types
+            assert [(column.name, column.type.name) for column in types] == [("sum", "int8"), ("avg", "float8")], types
             assert tuple(await conn.fetchrow("SELECT sum(seq), avg(seq) FROM collectives WHERE rank = $1", 77)) == (None, None)
             try:
                 await conn.fetch("SELECT 1 FROM collectives WHERE $1 IS NULL", None)

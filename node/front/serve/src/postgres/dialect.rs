@@ -13,6 +13,7 @@ mod times;
 
 use super::infer::{Columns, Inferred, kind_at, operand_before};
 use super::tokens::{Kind, Token, closing, is_at, joined, parts, past_type, strings};
+pub(super) use aliases::type_name;
 pub(super) use made::Made;
 use moments::{interval, moment};
 

@@ -7,12 +7,14 @@
 //! guessed.
 
 mod functions;
+mod labels;
 mod operands;
 mod scopes;
 
 use std::cell::{Cell, OnceCell};
 
 use super::tokens::{Kind, Token, closing, parts};
+pub(super) use labels::labels;
 pub(super) use scopes::Columns;
 use scopes::Scopes;
 
@@ -204,16 +206,26 @@ impl<'a> Look<'a> {
         found
     }
 
-    /// The types of the columns of a SELECT.
-    fn results(&self) -> Option<Vec<Option<Inferred>>> {
+    /// Where the list of a SELECT begins and ends.
+    fn list(&self) -> Option<(usize, usize)> {
         let begin = self.top_level(0, self.tokens.len(), |token| token.is("select"))? + 1;
         let begin = begin + usize::from(["distinct", "all"].iter().any(|word| self.is(begin, word)));
         let ends = ["from", "where", "group", "order", "limit", "union", "except", "intersect", "window", "having"];
         let end = self.top_level(begin, self.tokens.len(), |token| ends.iter().any(|word| token.is(word)));
-        let end = end.unwrap_or(self.tokens.len());
+        Some((begin, end.unwrap_or(self.tokens.len())))
+    }
+
+    /// Whether a part of the list is all columns of a table, or of all tables.
+    fn is_star(&self, from: usize, to: usize) -> bool {
+        to > from && self.is(to - 1, "*") && (to - from == 1 || self.is(to - 2, "."))
+    }
+
+    /// The types of the columns of a SELECT.
+    fn results(&self) -> Option<Vec<Option<Inferred>>> {
+        let (begin, end) = self.list()?;
         let mut all = Vec::new();
         for (from, to) in parts(self.tokens, begin, end) {
-            if to > from && self.is(to - 1, "*") && (to - from == 1 || self.is(to - 2, ".")) {
+            if self.is_star(from, to) {
                 return None;
             }
             all.push(self.expression(from, self.without_alias(from, to)));

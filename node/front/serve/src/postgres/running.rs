@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
 use super::super::gateway::{Shared, Who, send_blocking};
-use super::infer::Inferred;
+use super::infer::{self, Inferred};
+use super::tokens::Token;
 use super::{errors, types};
 
 /// Pieces of an answer that wait for their client; beyond, the nodes have to wait.
@@ -191,6 +192,14 @@ impl Running {
         self.columns.iter().map(|(_, kind)| kind.clone()).collect()
     }
 
+    /// Gives columns without a name in this statement those that PostgreSQL gives them.
+    pub(super) fn label(&mut self, tokens: &[Token]) {
+        let labels = infer::labels(tokens, self.columns.len());
+        for ((name, _), label) in self.columns.iter_mut().zip(labels) {
+            *name = label.unwrap_or_else(|| std::mem::take(name));
+        }
+    }
+
     /// Whether there are columns whose type nothing told so far.
     pub(super) fn has_untyped(&self) -> bool {
         self.untyped.contains(&true)
@@ -241,16 +250,16 @@ impl Running {
     }
 }
 
+fn ended(coverage: Option<Coverage>) -> Arc<OnceLock<Option<Coverage>>> {
+    Arc::new(OnceLock::from(coverage))
+}
+
 fn untyped(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<bool> {
     let has_value = |at: usize| rows.iter().filter_map(|row| row.get(at)).any(|value| *value != Value::Null);
     columns.iter().enumerate().map(|(at, column)| column.decl_type.is_empty() && !has_value(at)).collect()
 }
 
 fn typed(columns: &[ColumnMeta], rows: &VecDeque<Vec<Value>>) -> Vec<(String, Type)> {
-fn ended(coverage: Option<Coverage>) -> Arc<OnceLock<Option<Coverage>>> {
-    Arc::new(OnceLock::from(coverage))
-}
-
     let of = |(at, column): (usize, &ColumnMeta)| {
         let values = rows.iter().filter_map(|row| row.get(at));
         (column.name.clone(), types::seen(&column.decl_type, values))

@@ -175,6 +175,7 @@ impl Handler {
                 let asked = self.timed(client, statement).await?;
                 let mut running = Running::ask(&self.asking.gateway, &who, ask(&asked.sql, false), cancelled).await?;
                 self.describe(client, statement, &mut running).await;
+                running.label(&statement.tokens);
                 Ok(running)
             }
             Class::Explain(_, true) => {
@@ -199,7 +200,11 @@ impl Handler {
                 let catalog = Arc::clone(&session.catalog);
                 let found = self.asking.catalog(&who, catalog, statement.tokens.clone()).await;
                 match found.map_err(|problem| errors::of_problem(&problem))? {
-                    Found::Rows(columns, rows) => Ok(Running::of_rows(&columns, rows)),
+                    Found::Rows(columns, rows) => {
+                        let mut running = Running::of_rows(&columns, rows);
+                        running.label(&statement.tokens);
+                        Ok(running)
+                    }
                     Found::Wrong(message) => Err(errors::unsupported(message)),
                 }
             }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::super::tokens::{Kind, Token, closing, is_at, past_type};
-use super::calls;
 use super::made::Made;
+use super::{calls, times};
 
 /// Types that PostgreSQL calls otherwise than the standard does.
 const OWN_NAMES: &[(&str, &str)] = &[
@@ -35,7 +35,12 @@ const LIST_ENDS: &[&str] = &[
     "fetch",
 ];
 
-/// Writes `AS name` behind columns without a name that are a cast or a call that is rewritten.
+/// PostgreSQL's own name of a type, as columns have it.
+pub(in super::super) fn type_name(written: &str) -> String {
+    OWN_NAMES.iter().find(|(known, _)| *known == written).map_or(written, |(_, own)| own).to_owned()
+}
+
+/// Writes `AS name` behind columns without a name that are a cast, or a call or a word that is rewritten.
 ///
 /// # Errors
 /// There are too many.
@@ -99,7 +104,8 @@ fn name(tokens: &[Token], begin: usize, end: usize) -> Option<String> {
         name = tokens.get(at + 1)?.name();
         at += 2;
     }
-    let mut is_rewritten = false;
+    let is_word = |name: &String| first.kind == Kind::Word && times::WORDS.contains(&name.as_str());
+    let mut is_rewritten = at == end && at == begin + 1 && name.as_ref().is_some_and(is_word);
     if first.is("(") {
         at = closing(tokens, begin)? + 1;
         name = None;
@@ -109,8 +115,7 @@ fn name(tokens: &[Token], begin: usize, end: usize) -> Option<String> {
     }
     while is_at(tokens, at, "::") && at < end {
         let typed = tokens.get(at + 1)?.name()?;
-        let own = OWN_NAMES.iter().find(|(written, _)| *written == typed).map(|(_, own)| (*own).to_owned());
-        name = name.or(own).or(Some(typed));
+        name = name.or_else(|| Some(type_name(&typed)));
         at = past_type(tokens, at + 1);
         is_rewritten = true;
     }

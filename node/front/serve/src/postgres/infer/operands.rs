@@ -37,6 +37,15 @@ impl Look<'_> {
 
     /// Where the operand ends that begins at `begin`.
     pub(super) fn operand_after(&self, begin: usize) -> Option<usize> {
+        let mut end = self.uncast_after(begin)?;
+        while self.is(end, "::") {
+            end += 2;
+        }
+        Some(end.min(self.tokens.len()))
+    }
+
+    /// The same without the types that it is cast to.
+    pub(super) fn uncast_after(&self, begin: usize) -> Option<usize> {
         let mut end = begin + 1;
         if self.is(begin, "case") {
             return (begin..self.tokens.len()).find(|at| self.is(*at, "end")).map(|at| at + 1);
@@ -56,9 +65,6 @@ impl Look<'_> {
             end = closing(self.tokens, end + 1)? + 1;
         }
         if self.is(end, "over") && self.tokens.get(end + 1).is_some_and(|token| token.kind == Kind::Word) {
-            end += 2;
-        }
-        while self.is(end, "::") {
             end += 2;
         }
         Some(end.min(self.tokens.len()))

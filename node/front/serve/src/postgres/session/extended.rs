@@ -144,6 +144,9 @@ impl ExtendedQueryHandler for Handler {
             }
             let mut running = self.begin(client, &empty, &mut cancelled).await?;
             self.describe(client, statement, &mut running).await;
+            if matches!(statement.class, Class::Nodes | Class::Catalog) {
+                running.label(&statement.tokens);
+            }
             running
         };
         let fields = running.fields(&Format::UnifiedText)?;
