@@ -96,6 +96,12 @@ fn psql_asks_describes_and_reads_errors() {
     assert!(names(some).starts_with("rank|count|most|?column?|current_date|ts_ns|"), "{}", names(some));
     assert!(served.rows("EXPLAIN SELECT count(*) FROM collectives").contains("count"));
 
+    // psql's own cursor.
+    let fetched = served.psql(&["-At", "-v", "FETCH_COUNT=7", "-c", "SELECT rank FROM collectives ORDER BY rank"]);
+    assert_eq!(stdout(&fetched).lines().count(), 800, "{}", stderr(&fetched));
+    assert_eq!(served.rows("SELECT 9e999, -9e999, x'fffe'"), "Infinity|-Infinity|\\xfffe\n");
+    assert_eq!(served.rows("COPY (SELECT 9e999, -9e999, x'fffe') TO STDOUT CSV"), "Infinity,-Infinity,\\xfffe\n");
+
     let failed = |sql: &str| {
         let output = served.psql(&["-v", "VERBOSITY=verbose", "-c", sql]);
         assert!(!output.status.success(), "{sql}: {}", stdout(&output));
@@ -106,6 +112,9 @@ fn psql_asks_describes_and_reads_errors() {
     assert!(failed("SELECT no_such FROM collectives").contains("no_such"));
     // It reads no table of the catalogue: no rows would be taken for an answer.
     assert!(failed("SELECT version(), no_such(1)").contains("no such function: no_such"));
+    for sql in ["SELECT CAST(x'fffe' AS TEXT) AS t", "COPY (SELECT CAST(x'fffe' AS TEXT) AS t) TO STDOUT"] {
+        assert!(failed(sql).contains("a value of column t is not UTF-8: ask for hex() of it"), "{}", failed(sql));
+    }
     assert!(failed("INSERT INTO collectives VALUES (1)").contains("ERROR"));
     assert!(failed("COPY collectives FROM STDIN").contains("0A000"));
     assert_eq!(served.rows("COPY (SELECT 1, NULL, 'a b') TO STDOUT"), "1\t\\N\ta b\n");
@@ -157,19 +166,6 @@ fn a_missing_node_is_a_warning_or_an_error() {
     assert!(stderr(&output).contains("WARNING:  PARTIAL: 1 of 2 nodes answered"), "{}", stderr(&output));
     let output = served.psql(&["-At", "-c", "SET require_all = on; SELECT count(*) FROM collectives"]);
     assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
-    // The audit knows for whom it was asked.
-    wait_for("the audit has it", || {
-        let (found, _) = lab.query("a", "SELECT count(*) FROM audit WHERE question LIKE '% of postgres */%'", &[]);
-        if found["rows"][0][0] != 0 { Ok(()) } else { Err(found.to_string()) }
-    });
-}
-
-#[test]
-fn drivers_ask_with_parameters_stream_and_cancel() {
-    let test = "drivers_ask_with_parameters_stream_and_cancel";
-    let Some(interpreter) = python::clients(test) else { return };
-    let (_lab, served) = ended_job();
-    let ran =
     // Of a cursor it is said where its end is, by each statement that comes there.
     let declare = "DECLARE c CURSOR WITH HOLD FOR SELECT count(*) FROM collectives";
     let warnings = |output: &Output| stderr(output).matches("WARNING:  PARTIAL: 1 of 2 nodes answered").count();
@@ -202,6 +198,19 @@ fn drivers_ask_with_parameters_stream_and_cancel() {
     assert!(output.status.success() && warnings(&output) == 2, "{}", stderr(&output));
     let output = all(&["SET require_all = on", &in_one]);
     assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
+    // The audit knows for whom it was asked.
+    wait_for("the audit has it", || {
+        let (found, _) = lab.query("a", "SELECT count(*) FROM audit WHERE question LIKE '% of postgres */%'", &[]);
+        if found["rows"][0][0] != 0 { Ok(()) } else { Err(found.to_string()) }
+    });
+}
+
+#[test]
+fn drivers_ask_with_parameters_stream_and_cancel() {
+    let test = "drivers_ask_with_parameters_stream_and_cancel";
+    let Some(interpreter) = python::clients(test) else { return };
+    let (_lab, served) = ended_job();
+    let ran =
         Command::new(interpreter).arg(python::script("postgres_clients.py")).arg(&served.url).output().expect("runs");
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
     assert_eq!(stdout(&ran).trim(), "psycopg asyncpg pg8000 sqlalchemy pandas");

@@ -34,12 +34,12 @@ def of_psycopg():
         rows = cursor.fetchall()
         assert rows[0][:2] == ("n1", 100) and isinstance(rows[0][2], float), rows
         # Values of every kind there and back, as text and in binary form.
-        values = (7, -(2**63), 2**63 - 1, 0.1, "it's ; -- $1", b"\x00\xff", None, True)
+        values = (7, -(2**63), 2**63 - 1, 0.1, "it's ; -- $1", b"\x00\xff", None, True, float("-inf"))
         for binary in (False, True):
             with conn.cursor(binary=binary) as cursor:
                 marks = "%b" if binary else "%s"
                 got = cursor.execute(f"SELECT {', '.join([marks] * len(values))}", values).fetchone()
-            assert got == (7, -(2**63), 2**63 - 1, 0.1, "it's ; -- $1", b"\x00\xff", None, 1), got
+            assert got == (7, -(2**63), 2**63 - 1, 0.1, "it's ; -- $1", b"\x00\xff", None, 1, float("-inf")), got
         # A prepared statement, several times.
         for rank in range(8):
             row = conn.execute("SELECT count(*) FROM collectives WHERE rank = %s", [rank], prepare=True).fetchone()

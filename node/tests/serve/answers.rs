@@ -230,6 +230,16 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert!(parquet.body.starts_with(b"PAR1") && parquet.body.ends_with(b"PAR1"), "{} bytes", parquet.body.len());
     let mixed = server.sql("?format=arrow", "SELECT 1 AS a UNION ALL SELECT 'x'");
     assert_eq!(mixed.status, 400, "{}", mixed.text());
+    // What has no form elsewhere is what it is, or refused with what to write.
+    let odd = "SELECT 9e999 AS r, -9e999 AS s, x'fffe' AS b";
+    let of_texts = format!("{odd}, CAST(x'fffe' AS TEXT) AS t");
+    assert_eq!(server.sql("?format=csv", &of_texts).body, b"r,s,b,t\nInf,-Inf,x'fffe',\xff\xfe\n");
+    for form in ["arrow", "parquet"] {
+        assert_eq!(server.sql(&format!("?format={form}"), odd).status, 200);
+        let refused = server.sql(&format!("?format={form}"), &of_texts);
+        assert!(refused.status == 400 && refused.text().contains("column t holds"), "{}", refused.text());
+        assert!(refused.text().contains("not UTF-8: CAST it AS BLOB"), "{}", refused.text());
+    }
     // Values are values.
     let body = |text: &str| asked("*/*", "application/json", text.as_bytes());
     let given = body(

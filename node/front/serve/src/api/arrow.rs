@@ -366,6 +366,23 @@ mod tests {
     }
 
     #[test]
+    fn no_value_becomes_another() {
+        let mut arrow = Arrow::new(Container::Ipc, columns(&[("r", ""), ("b", "")]));
+        let of = |real: f64| vec![Value::Real(real), Value::Blob(vec![0xff, 0xfe])];
+        arrow.rows(vec![of(f64::INFINITY), of(f64::NEG_INFINITY)]);
+        let bytes = arrow.end(&Coverage::default()).unwrap();
+        let batches: Vec<RecordBatch> =
+            StreamReader::try_new(bytes.as_slice(), None).unwrap().map(Result::unwrap).collect();
+        assert_eq!(batches[0].column(0).as_primitive::<Float64Type>().values(), &[f64::INFINITY, f64::NEG_INFINITY]);
+        assert_eq!(batches[0].column(1).as_binary::<i32>().value(1), [0xff, 0xfe]);
+        // Arrow's texts are UTF-8.
+        let mut arrow = Arrow::new(Container::Ipc, columns(&[("t", "")]));
+        arrow.rows(vec![vec![Value::Text(b"x".to_vec())], vec![Value::Text(vec![0xff, 0xfe])]]);
+        let error = arrow.end(&Coverage::default()).unwrap_err();
+        assert!(error.contains("column t") && error.contains("CAST it AS BLOB"), "{error}");
+    }
+
+    #[test]
     fn coverage_is_in_the_metadata_of_what_is_written_at_once_and_none_is_made_up() {
         let mut arrow = Arrow::new(Container::Ipc, columns(&[("a", "")]));
         arrow.rows(vec![vec![Value::Integer(1)]]);

@@ -122,7 +122,7 @@ impl Copy {
     /// One row.
     ///
     /// # Errors
-    /// A value has another type than its column.
+    /// A value has another type than its column, or is a text that PostgreSQL's cannot be.
     pub(super) fn row(&self, encoder: &mut DataRowEncoder, fields: &[FieldInfo], row: &[Value]) -> PgWireResult<Bytes> {
         let mut line = BytesMut::new();
         if self.form == Form::Binary {
@@ -134,12 +134,12 @@ impl Copy {
             line.extend_from_slice(&encoded.data);
             return Ok(line.freeze());
         }
-        for (at, value) in row.iter().enumerate() {
+        for (at, (field, value)) in fields.iter().zip(row).enumerate() {
             self.separate(at, &mut line);
             match value {
                 Value::Null => line.extend_from_slice(self.null.as_bytes()),
                 Value::Blob(bytes) => self.put(&format!("\\x{}", ask::output::hex(bytes)), &mut line),
-                value => self.put(&ask::output::cell_text(value), &mut line),
+                value => self.put(&types::text(field, value)?, &mut line),
             }
         }
         line.put_u8(b'\n');
@@ -191,6 +191,9 @@ impl Copy {
 
 #[cfg(test)]
 mod tests {
+    use pgwire::api::Type;
+    use pgwire::api::results::FieldFormat;
+
     use super::super::tokens::tokens;
     use super::*;
 
@@ -217,14 +220,23 @@ mod tests {
 
     #[test]
     fn what_separates_is_escaped() {
-        let of = |sql: &str, row: &[Value]| {
+        let fields = vec![FieldInfo::new("a".to_owned(), None, None, Type::TEXT, FieldFormat::Text); 4];
+        let copied = |sql: &str, row: &[Value]| {
             let mut encoder = DataRowEncoder::new(std::sync::Arc::new(Vec::new()));
-            let bytes = parsed(sql).unwrap().row(&mut encoder, &[], row).unwrap();
-            String::from_utf8(bytes.to_vec()).unwrap()
+            parsed(sql).unwrap().row(&mut encoder, &fields, row)
         };
+        let of = |sql: &str, row: &[Value]| String::from_utf8(copied(sql, row).unwrap().to_vec()).unwrap();
         let row = [Value::Text(b"a\tb\\c\nd".to_vec()), Value::Null, Value::Integer(-3), Value::Blob(vec![0, 255])];
         assert_eq!(of("COPY t TO STDOUT", &row), "a\\tb\\\\c\\nd\t\\N\t-3\t\\\\x00ff\n");
         let row = [Value::Text(b"a,\"b\"".to_vec()), Value::Null, Value::Text(Vec::new()), Value::Real(0.5)];
         assert_eq!(of("COPY t TO STDOUT CSV", &row), "\"a,\"\"b\"\"\",,\"\",0.5\n");
+        let infinite = [Value::Real(f64::INFINITY), Value::Real(f64::NEG_INFINITY)];
+        assert_eq!(of("COPY t TO STDOUT CSV", &infinite), "Infinity,-Infinity\n");
+        for text in [&b"\xff\xfe"[..], b"a\0"] {
+            for sql in ["COPY t TO STDOUT", "COPY t TO STDOUT CSV"] {
+                let refused = copied(sql, &[Value::Text(text.to_vec())]).unwrap_err().to_string();
+                assert!(refused.contains("column a") && refused.contains("hex()"), "{refused}");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Types: which of PostgreSQL's a column of SQLite has, and values in its formats.
 
 use pgwire::api::Type;
-use pgwire::api::results::{DataRowEncoder, FieldInfo};
+use pgwire::api::results::{DataRowEncoder, FieldFormat, FieldInfo};
 use pgwire::error::PgWireResult;
 use query_planner::Value;
 
@@ -145,6 +145,28 @@ fn is_number(kind: &Type) -> bool {
 /// Integers up to this are exact as doubles.
 const EXACT: i64 = 1 << 53;
 
+/// An infinity as PostgreSQL writes it: not all of its clients read SQLite's.
+fn infinity(real: f64) -> &'static str {
+    if real > 0.0 { "Infinity" } else { "-Infinity" }
+}
+
+/// A value as PostgreSQL's text.
+///
+/// # Errors
+/// It is a text that PostgreSQL's cannot be.
+pub(super) fn text(field: &FieldInfo, value: &Value) -> PgWireResult<String> {
+    let refused = |is: &str| errors::data(format!("a value of column {} {is}: ask for hex() of it", field.name()));
+    match value {
+        Value::Real(real) if real.is_infinite() => Ok(infinity(*real).to_owned()),
+        Value::Text(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains('\0') => Err(refused("holds a NUL")),
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(refused("is not UTF-8")),
+        },
+        value => Ok(ask::output::cell_text(value)),
+    }
+}
+
 /// Writes a value in its field's type and format.
 ///
 /// # Errors
@@ -158,23 +180,12 @@ pub(super) fn encode(encoder: &mut DataRowEncoder, field: &FieldInfo, value: &Va
         (Value::Integer(integer), &Type::FLOAT8) if (-EXACT..=EXACT).contains(integer) => {
             encoder.encode_field(&(*integer as f64))
         }
+        (Value::Real(real), &Type::FLOAT8) if real.is_infinite() && field.format() == FieldFormat::Text => {
+            encoder.encode_field(&infinity(*real))
+        }
         (Value::Real(real), &Type::FLOAT8) => encoder.encode_field(real),
         (Value::Blob(bytes), &Type::BYTEA) => encoder.encode_field(&bytes.as_slice()),
-        (value, &Type::TEXT) => {
-            // PostgreSQL's texts cannot contain NUL, and its clients do not expect it.
-            let text = ask::output::cell_text(value);
-            if matches!(value, Value::Text(bytes) if std::str::from_utf8(bytes).is_err()) {
-                let message = format!("a value of column {} is not UTF-8: ask for hex() of it", field.name());
-                return Err(errors::data(message));
-            }
-            if text.contains('\0') {
-                return Err(errors::data(format!(
-                    "a value of column {} holds a NUL: ask for hex() of it",
-                    field.name()
-                )));
-            }
-            encoder.encode_field(&text)
-        }
+        (value, &Type::TEXT) => encoder.encode_field(&text(field, value)?),
         (value, kind) => {
             let is = match value {
                 Value::Integer(_) => "an integer",
