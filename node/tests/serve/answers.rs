@@ -270,6 +270,7 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
         (r#"{"saved":"../jobs"}"#, "no investigation"),
         (r#"{"saved":"jobs","parameters":{"since":"yesterday-ish"}}"#, "is not a time"),
         (r#"{"sql":"SELECT :x","parameters":{"x":[1]}}"#, "a value is"),
+        (r#"{"saved":"durations-by-rank","parameters":{"job":{"blob":"00"}}}"#, "is a number or a text"),
     ] {
         let answer = body(wrong);
         assert!(answer.status == 400 && answer.text().contains(expected), "{wrong}: {}", answer.text());
@@ -280,7 +281,6 @@ fn rows_come_in_each_form_and_say_who_is_in_them() {
     assert_eq!((long.status, long.header("rankmesh-coverage"), long.complete), (200, Some("at-end"), true));
     assert_eq!(long.text().lines().count(), 40_001);
     assert!(long.text().lines().last().expect("a line").contains("\"answered\":2"));
-        (r#"{"saved":"durations-by-rank","parameters":{"job":{"blob":"00"}}}"#, "is a number or a text"),
 }
 
 #[test]
@@ -343,6 +343,28 @@ fn an_assistants_protocol_is_spoken_to_whoever_accepts_anything() {
     let unread = server.send("POST", "/mcp", &headers, b"{\"jsonrpc\":\"2.0\"}");
     assert_eq!(unread.header("content-type"), Some("application/problem+json"), "{}", unread.text());
     assert!(!unread.text().contains("deserialize"), "{}", unread.text());
+}
+
+/// The paths that the description does not have; of its own each is tried above.
+#[test]
+fn parameters_that_are_not_known_are_refused_everywhere() {
+    let lab = Lab::new();
+    let server = of_stores(&stores(&lab));
+    let bearer = format!("Bearer {}", server.token);
+    let mcp = if cfg!(feature = "mcp") { &["/mcp"][..] } else { &[] };
+    for path in ["/", "/page/main.js", "/healthz", "/metrics"].iter().chain(mcp) {
+        let asked = |path: &str| match path.starts_with("/mcp") {
+            true => {
+                let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+                server.send("POST", path, &headers, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}")
+            }
+            false => server.get(path),
+        };
+        assert!(!asked(path).text().contains("no parameter"), "{path}");
+        let refused = asked(&format!("{path}?nonsense=1"));
+        assert_eq!((refused.status, refused.header("content-type")), (400, Some("application/problem+json")), "{path}");
+        assert!(refused.text().contains("no parameter nonsense"), "{path}: {}", refused.text());
+    }
 }
 
 #[test]

@@ -294,6 +294,7 @@ fn mcp(gateway: &Gateway) -> Router {
     };
     let router = Router::new().route_service("/mcp", service).layer(axum::middleware::map_response(refused));
     router.layer(axum::middleware::map_request(|mut request: axum::extract::Request| async {
+        api::Params::<api::Nothing>::of(request.uri())?;
         if let Some(behalf) = request.extensions().get::<gateway::Who>().map(gateway::Who::behalf) {
             request.extensions_mut().insert(behalf);
         }
@@ -305,7 +306,7 @@ fn mcp(gateway: &Gateway) -> Router {
             let both = axum::http::HeaderValue::from_static("application/json, text/event-stream");
             request.headers_mut().insert(axum::http::header::ACCEPT, both);
         }
-        request
+        Ok::<_, problem::Problem>(request)
     }))
 }
 

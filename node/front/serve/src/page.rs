@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::api::{Nothing, Params};
 use super::problem::Problem;
 use super::unchanging::unchanging;
 
@@ -39,12 +40,14 @@ const FILES: [(&str, &str, &str); 16] = [
 
 /// Its paths.
 pub(super) fn router() -> Router {
-    Router::new()
-        .route("/", get(|headers: HeaderMap| async move { file(&headers, "text/html; charset=utf-8", INDEX) }))
-        .route("/page/{name}", get(named))
+    Router::new().route("/", get(index)).route("/page/{name}", get(named))
 }
 
-async fn named(Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn index(_: Params<Nothing>, headers: HeaderMap) -> Response {
+    file(&headers, "text/html; charset=utf-8", INDEX)
+}
+
+async fn named(Path(name): Path<String>, _: Params<Nothing>, headers: HeaderMap) -> Response {
     match FILES.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, content)) => file(&headers, kind, content),
         None => Problem::new(StatusCode::NOT_FOUND, "wrong", "there is no such file of the page").into_response(),

@@ -30,8 +30,7 @@ use super::gateway::Shared;
 use super::guard::{Guard, Peer};
 use super::problem::Problem;
 use super::unchanging::unchanging;
-use params::Nothing;
-pub(super) use params::Params;
+pub(super) use params::{Nothing, Params};
 
 /// The description apart from paths.
 #[derive(OpenApi)]

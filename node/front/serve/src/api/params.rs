@@ -7,8 +7,8 @@ use ask::output::quiet;
 use ask::times::{When, parse_when_or_now};
 use ask::values::{millis, parse_duration, parse_hash, parse_label};
 use axum::extract::{FromRequestParts, Query};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use model::Coverage;
 use serde::de::DeserializeOwned;
@@ -26,7 +26,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let read = Query::<T>::try_from_uri(&parts.uri);
+        Self::of(&parts.uri)
+    }
+}
+
+impl<T: DeserializeOwned> Params<T> {
+    /// Those of an address.
+    ///
+    /// # Errors
+    /// One is not known, or wrong.
+    pub(in super::super) fn of(uri: &Uri) -> Result<Self, Problem> {
+        let read = Query::<T>::try_from_uri(uri);
         read.map(|Query(read)| Self(read)).map_err(|error| Problem::wrong(in_words(&error.body_text())))
     }
 }
