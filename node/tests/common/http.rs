@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -111,6 +111,11 @@ impl Served {
             assert!(self.child.0.try_wait().expect("asked").is_none(), "it ended: {output}");
             output.lines().filter_map(|line| line.strip_prefix(begins)).nth(n).map(str::to_owned).ok_or(output)
         })
+    }
+
+    /// Waits for its end.
+    pub fn ends(&mut self) -> ExitStatus {
+        wait_for("it ends", || self.child.0.try_wait().expect("asked").ok_or_else(|| self.output()))
     }
 
     /// Where HTTP is served.

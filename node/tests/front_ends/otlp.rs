@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::common::http::Server;
+use crate::common::http::{Served, Server};
 use crate::common::{Killed, Lab, PATIENCE, make_db, python, rankmesh, wait_for};
 
 /// An attribute of one of OpenTelemetry's messages, as in JSON.
@@ -109,4 +109,28 @@ fn a_collector_of_opentelemetry_gets_metrics_and_findings() {
         if output.contains("for the OpenTelemetry collector at 127.0.0.1: ") { Ok(()) } else { Err(output) }
     });
     assert_eq!(server.send("GET", "/healthz", &[], b"").status, 200);
+}
+
+#[test]
+fn who_only_pushes_ends_when_its_agent_is_gone() {
+    // A collector that takes connections and never answers.
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    collector.set_nonblocking(true).expect("set");
+    let url = format!("http://{}", collector.local_addr().expect("an address"));
+    let mut lab = Lab::new();
+    lab.start("a", &[]);
+    lab.wait_for_members(&["a"]);
+    let socket = lab.socket("a").display().to_string();
+    let mut command = rankmesh();
+    command.args(["serve", "--listen", "none", "--otlp", &url, "--without-agent", "1s", "--socket", &socket]);
+    let mut served = Served::start(command);
+    let _pushed = wait_for("it pushes", || collector.accept().map_err(|error| format!("{error}: {}", served.output())));
+    lab.kill("a");
+    let status = served.ends();
+    assert_eq!(status.code(), Some(1), "{}", served.output());
+    let expected = "has not answered for 1 s and no client can connect: ended (start it again with the agent)";
+    wait_for("it says why", || {
+        let output = served.output();
+        if output.contains(expected) { Ok(()) } else { Err(output) }
+    });
 }
