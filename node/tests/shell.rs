@@ -111,10 +111,36 @@ fn long_answers_go_to_the_pager_and_notes_stand_once() {
     terminal.press("SELECT ts_ns FROM collectives LIMIT 30;\n");
     terminal.see("paged:");
     terminal.see("answered, 30 rows in");
+    terminal.press("\\d collectives\n");
+    terminal.see("paged:");
+    terminal.see("duration_ns");
+    terminal.see("rankmesh> ");
     terminal.press("\\pset pager off\nSELECT 'plain' || rank FROM collectives LIMIT 30;\n");
     terminal.see("answered, 30 rows in");
+    // Rows that are wider than the terminal are a line a value, unless a table is asked for; others
+    // where that is asked for.
+    let of = |terminal: &mut Terminal, typed: &str, last: &str| {
+        terminal.see("rankmesh> ");
+        let before = terminal.shown().len();
+        terminal.press(typed);
+        terminal.see(last);
+        terminal.shown()[before..].to_owned()
+    };
+    let wide = "SELECT ts_ns, func, 'a value' AS words, * FROM collectives LIMIT 2;\n";
+    let answered = "answered, 2 rows in";
+    let shown_wide = of(&mut terminal, wide, answered);
+    assert_eq!(shown_wide.matches("words = a value").count(), 2, "{shown_wide}");
+    let table = of(&mut terminal, &format!("\\x off\n{wide}"), answered);
+    assert!(table.contains("a value") && !table.contains("words = a value"), "{table}");
+    let narrow = "SELECT 7 AS narrow FROM collectives LIMIT 2;\n";
+    let as_table = of(&mut terminal, &format!("\\x auto\n{narrow}"), answered);
+    assert!(!as_table.contains("narrow = 7"), "{as_table}");
+    let lines = of(&mut terminal, &format!("\\x\n{narrow}"), answered);
+    assert_eq!(lines.matches("narrow = 7").count(), 2, "{lines}");
+    assert!(!lines.contains("Run time"), "{lines}");
+    of(&mut terminal, &format!("\\timing\n{narrow}"), "Run time: ");
     let shown = terminal.shown();
-    terminal.press(".quit\n");
+    terminal.press("\\q\n");
     assert_eq!(terminal.ends(), Some(0));
     // A note stands once in a session.
     let other = Connection::open(stores.join("other.db")).expect("a file");
