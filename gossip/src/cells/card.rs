@@ -126,6 +126,11 @@ impl Roll {
         hash_of(&[b"roll", &all])
     }
 
+    /// Whether it has one card of each name: one member could fill it otherwise.
+    pub(crate) fn names_each_once(&self) -> bool {
+        self.entries.windows(2).all(|pair| pair[0].card.name != pair[1].card.name)
+    }
+
     /// Where a name stands in it.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.entries.binary_search_by(|entry| entry.card.name.as_str().cmp(name)).ok()

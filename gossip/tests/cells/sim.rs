@@ -178,7 +178,14 @@ fn index(address: SocketAddr) -> usize {
 
 /// What a node says of its store and its jobs: 512 nodes run one job.
 fn tells(at: usize) -> Tells {
-    Tells { rows: 1_000, span_ns: Some((1, 2)), catalogue: 7, trust: 1, jobs: vec![format!("job{}", at / 512)] }
+    Tells {
+        rows: 1_000,
+        span_ns: Some((1, 2)),
+        catalogue: 7,
+        trust: 1,
+        jobs: vec![format!("job{}", at / 512)],
+        more_jobs: 0,
+    }
 }
 
 impl Sim {
