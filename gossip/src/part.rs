@@ -23,7 +23,7 @@ use crate::seal::Sealing;
 
 /// The key of a node's card within its cell.
 pub(crate) const KEY_CARD: &str = "card";
-/// Bytes that are left for it where there may be one: some 2,200 with an agent's seal and the longest
+/// Bytes that are left for it where there may be one: some 2,900 with an agent's seal and the longest
 /// facts.
 pub(crate) const CARD_ROOM: usize = 3_000;
 /// The label that names a node's rack.
@@ -97,6 +97,7 @@ pub(crate) fn entry_without_card(id: &ChitchatId, facts: &NodeFacts) -> Entry {
         address: id.gossip_advertise_addr,
         cell: CellId::WHOLE,
         facts: String::new(),
+        later: Vec::new(),
     })
 }
 

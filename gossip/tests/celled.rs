@@ -254,7 +254,7 @@ async fn a_mesh_that_falls_into_cells_forgets_no_dead_and_calls_no_living_one_de
     mesh.kill(6);
     mesh.eventually("n6 is dead", |_, list| state(list, 6) == Some(MemberState::Dead)).await;
     // One that has much to say has no room left for what comes to it in cells.
-    let most = ["x".repeat(8_150), "y".repeat(1_000)];
+    let most = ["x".repeat(8_150), "y".repeat(1_700)];
     let name = |n: usize| format!("big{n}");
     let big: Vec<(String, &str)> = (0..12).map(|n| (name(n), &*most[0])).chain([(name(12), &*most[1])]).collect();
     let big: Vec<(&str, &str)> = big.iter().map(|(key, value)| (key.as_str(), *value)).collect();

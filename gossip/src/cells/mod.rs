@@ -176,6 +176,7 @@ impl Cells {
             address: cfg.address,
             cell: CellId::WHOLE,
             facts: String::new(),
+            later: Vec::new(),
         };
         let own = SealedCard::new(card, &sealing);
         let entry = Arc::new(Entry::new(own.card.clone()));
@@ -550,6 +551,7 @@ impl Cells {
             sums: summary.sums,
             jobs: summary.jobs,
             more_jobs: summary.more_jobs,
+            later: Vec::new(),
             seal: String::new(),
         };
         let before = self.table.own_report(self.cell(), self.entry.name_hash);

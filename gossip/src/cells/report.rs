@@ -115,8 +115,33 @@ pub(crate) struct Report {
     /// Jobs, sorted, with their hosts, and how many more there are.
     pub(crate) jobs: Vec<(String, Hosts)>,
     pub(crate) more_jobs: u32,
-    /// Of all before, by the author. Not part of what is sealed.
+    /// What a later version says besides.
+    #[serde(skip)]
+    pub(crate) later: Vec<u8>,
+    /// Of all before, by the author.
+    #[serde(skip)]
     pub(crate) seal: String,
+}
+
+/// Reports as they are sent: the bytes that are sealed, and the seal.
+pub(crate) mod as_sealed {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Report;
+    use crate::cells::bytes::read_said;
+
+    pub(crate) fn serialize<S: Serializer>(reports: &[Report], to: S) -> Result<S::Ok, S::Error> {
+        reports.iter().map(|report| (report.said(), &report.seal)).collect::<Vec<_>>().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Report>, D::Error> {
+        let read = |(said, seal): (Vec<u8>, String)| {
+            let (report, later) = read_said::<Report>(&said).ok_or_else(|| D::Error::custom("no report"))?;
+            Ok(Report { later, seal, ..report })
+        };
+        Vec::deserialize(from)?.into_iter().map(read).collect()
+    }
 }
 
 impl Report {
@@ -126,8 +151,12 @@ impl Report {
     }
 
     fn statement(&self) -> Vec<u8> {
-        let unsealed = Self { seal: String::new(), ..self.clone() };
-        [CONTEXT, &encoded(&unsealed)].concat()
+        [CONTEXT, &self.said()].concat()
+    }
+
+    /// The bytes that are sealed.
+    pub(crate) fn said(&self) -> Vec<u8> {
+        [&encoded(self)[..], &self.later].concat()
     }
 
     /// Whether its author says so, and it can be.
@@ -152,7 +181,7 @@ impl Report {
     }
 
     pub(crate) fn id(&self) -> u128 {
-        hash_of(&[b"report", &encoded(self)])
+        hash_of(&[b"report", &self.said(), self.seal.as_bytes()])
     }
 
     /// Whether both say the same, apart from sums that change all the time.

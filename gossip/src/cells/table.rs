@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bytes::encoded;
 use super::card::{Entry, MAX_ROLL, Roll, SealedCard};
 use super::cell::{CellId, mix, weight};
 use super::known::{Cell, DELEGATES, Fetch, Jobs, Kept, Role, Which, count_jobs, count_votes};
@@ -46,6 +45,8 @@ pub(crate) struct Table {
     pool: Arc<Pool>,
     round: Duration,
     silent_after: Duration,
+    /// The sealer's, when the reports were judged last.
+    epoch: u64,
     pub(crate) role: Role,
     /// The own cell and the cards of its members, from its own gossip: nobody is asked for them.
     pub(crate) mates: (CellId, Vec<Arc<Entry>>),
@@ -59,6 +60,7 @@ impl Table {
     pub(crate) fn new(sealing: Sealing, pool: Arc<Pool>, round: Duration, silent_after: Duration) -> Self {
         Self {
             cells: BTreeMap::new(),
+            epoch: sealing.epoch(),
             sealing,
             pool,
             round,
@@ -337,7 +339,7 @@ impl Table {
             let mut reports: Vec<Report> = Vec::new();
             let mut left_out = false;
             for kept in told().filter(is_older) {
-                let more = encoded(&*kept.report).len();
+                let more = kept.report.said().len() + kept.report.seal.len();
                 // One always fits.
                 if bytes > 0 && bytes + more > FILL_BYTES {
                     left_out = true;
@@ -485,9 +487,28 @@ impl Table {
         cell.counted = counted;
     }
 
+    /// Where seals may be judged otherwise than before, who is believed no more speaks for no cell.
+    fn judge_seals(&mut self) {
+        let epoch = self.sealing.epoch();
+        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+            return;
+        }
+        let ids: Vec<CellId> = self.cells.keys().copied().collect();
+        for id in ids {
+            let Some(cell) = self.cells.get_mut(&id) else { continue };
+            let before = cell.reports.len();
+            cell.reports.retain(|kept| kept.report.is_good(&self.sealing));
+            if cell.reports.len() != before {
+                self.version += 1;
+                self.judge(id);
+            }
+        }
+    }
+
     /// Passes time: a delegate finds who is not heard any more. Returns addresses of cells that are
     /// forgotten.
     pub(crate) fn pass(&mut self, now: Duration, forget_after: Duration) -> Vec<SocketAddr> {
+        self.judge_seals();
         let silent_after = self.silent_after;
         if self.role == Role::Delegate {
             let ids: Vec<CellId> = self.cells.keys().copied().collect();

@@ -132,6 +132,7 @@ fn report_of(author: u16, serial: u64, roll: &Roll, living: impl Iterator<Item =
         sums: Sums::default(),
         jobs: Vec::new(),
         more_jobs: 0,
+        later: Vec::new(),
         seal: String::new(),
     }
     .sealed(&of.sealing)

@@ -37,8 +37,7 @@ fn a_job_of_an_impossible_name_does_not_silence_the_cell() {
 #[test]
 fn one_member_of_many_jobs_does_not_displace_those_of_others() {
     let many = of_jobs((0..300).map(|n| format!("{n:03}")));
-    let few = of_jobs(["y".to_owned(), "z".to_owned()]);
-    let (roll, mates) = cell_of(vec![many, few.clone(), few]);
+    let (roll, mates) = cell_of(vec![many, of_jobs(["y".to_owned()]), of_jobs(["z".to_owned()])]);
     let jobs = named(&roll, &mates, 8, &[]);
     assert!(jobs.len() == 8 && jobs.ends_with(&["y".to_owned(), "z".to_owned()]), "{jobs:?}");
 }

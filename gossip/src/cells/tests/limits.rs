@@ -1,5 +1,7 @@
 //! What one key, one name or one cell can take of what all share.
 
+use std::sync::Mutex;
+
 use super::*;
 use crate::cells::known::Which;
 use crate::cells::wire::{Known, News};
@@ -110,4 +112,80 @@ fn a_cell_of_long_reports_does_not_keep_back_those_of_others() {
     assert_eq!(news.iter().map(|news| news.cell).collect::<Vec<_>>(), [first, last]);
     assert!(!news[0].reports.is_empty() && news[0].authors.len() == 5);
     assert!(encoded(&news).len() < crate::MAX_PAYLOAD_BYTES);
+}
+
+#[test]
+fn what_a_later_version_says_besides_is_passed_on_under_its_seal() {
+    let high: Vec<u16> = of_half(true).take(2).collect();
+    let later = |n: u16| {
+        let of = settled(n);
+        SealedCard::new(Card { later: vec![7, 8, 9], ..of.own.card.clone() }, &of.sealing)
+    };
+    let sealed: Vec<SealedCard> = high.iter().map(|n| later(*n)).collect();
+    let text = serde_json::to_string(&sealed[0]).unwrap();
+    assert_eq!(serde_json::from_str::<SealedCard>(&text).unwrap(), sealed[0]);
+    let roll = Roll::new(sealed.iter().map(|sealed| Arc::new(Entry::new(sealed.card.clone()))).collect());
+    let said = report_of(high[0], 1, &roll, [true; 2].into_iter());
+    let said = Report { later: vec![1], seal: String::new(), ..said }.sealed(&settled(high[0]).sealing);
+    let mut reader = settled(of_half(false).next().unwrap());
+    tell(&mut reader, high[0], &news(said.clone()));
+    let seals: HashMap<&str, &str> = sealed.iter().map(|of| (of.card.name.as_str(), of.seal.as_str())).collect();
+    // The message, too, may have more at its end.
+    let message = cards(&roll, |card| seals[card.name.as_str()].to_owned());
+    let longer = [wire::write(&message), vec![5; 40]].concat();
+    reader.receive(SECOND, "n2", address(2), &longer);
+    assert_eq!((names(&reader).len(), reader.refused()), (2, 0));
+    let asked = vec![Known { cell: said.cell, reports: Vec::new() }];
+    assert_eq!(reader.table.news_for(SECOND, &asked).0[0].reports, [said]);
+    let kept = reader.table.roll(settled(high[0]).cell(), roll.id).expect("it is here");
+    assert!(kept.entries.iter().all(|entry| entry.card.later == [7, 8, 9]));
+    // Nobody else changes it.
+    let forged = SealedCard { card: Card { later: vec![7], ..sealed[0].card.clone() }, seal: sealed[0].seal.clone() };
+    assert!(!forged.is_good(&settled(high[0]).sealing));
+}
+
+/// Seals of whom a trust list may revoke.
+struct Revoking(Named, Arc<Mutex<Option<String>>>);
+
+impl Sealer for Revoking {
+    fn seal(&self, statement: &[u8]) -> Result<String, String> {
+        self.0.seal(statement)
+    }
+
+    fn check(&self, node: &str, statement: &[u8], seal: &str) -> Result<(), String> {
+        let revoked = self.1.lock().unwrap();
+        if revoked.as_deref() == Some(node) { Err("revoked".into()) } else { self.0.check(node, statement, seal) }
+    }
+
+    fn epoch(&self) -> u64 {
+        u64::from(self.1.lock().unwrap().is_some())
+    }
+}
+
+#[test]
+fn a_delegate_that_is_revoked_does_not_keep_itself_in_other_cells() {
+    let (n, high): (u16, Vec<u16>) = (of_half(false).next().unwrap(), of_half(true).take(3).collect());
+    let revoked: Arc<Mutex<Option<String>>> = Arc::default();
+    let sealer = Revoking(Named(format!("n{n}")), Arc::clone(&revoked));
+    let mut reader = Cells::new(node(n).cfg, Some(Arc::new(sealer)), Arc::default(), Duration::ZERO);
+    reader.go(CellId::of(reader.entry.place, 1), Vec::new(), Duration::ZERO);
+    reader.moved = None;
+    reader.set_role(Duration::ZERO);
+    let (roll, seals) = roll_of(&high);
+    for author in &high {
+        tell(&mut reader, *author, &news(report_of(*author, 1, &roll, [true; 3].into_iter())));
+    }
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!(names(&reader).len(), 3);
+    // Its mates list it no more, at once; it itself goes on to say that it is there.
+    *revoked.lock().unwrap() = Some(format!("n{}", high[2]));
+    let (rest, _) = roll_of(&high[..2]);
+    for author in &high[..2] {
+        tell(&mut reader, *author, &news(report_of(*author, 2, &rest, [true; 2].into_iter())));
+    }
+    tell(&mut reader, high[0], &cards(&rest, |card| seals[&card.name].clone()));
+    reader.tick(2 * SECOND);
+    assert_eq!(names(&reader).len(), 2);
+    tell(&mut reader, high[2], &news(report_of(high[2], 9, &roll, [true; 3].into_iter())));
+    assert_eq!(names(&reader).len(), 2, "nor does it come back");
 }
