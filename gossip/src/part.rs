@@ -226,7 +226,7 @@ impl Part {
             Note::Message(Inbound { from, node, payload }) => {
                 self.cells.receive(self.began.elapsed(), &node, from, &payload);
             }
-            Note::OfAnother { from, cell } => self.cells.called_from(cell, from),
+            Note::OfAnother { from, cell } => self.cells.called_from(self.began.elapsed(), cell, from),
         }
     }
 

@@ -363,9 +363,9 @@ impl Cells {
     }
 
     /// A member that gossips within the cell `theirs` has called this node as one of that cell.
-    pub fn called_from(&mut self, theirs: CellId, from: SocketAddr) {
+    pub fn called_from(&mut self, now: Duration, theirs: CellId, from: SocketAddr) {
         if self.cell() == CellId::WHOLE {
-            self.come_apart(from);
+            self.come_apart(now, from);
         } else if theirs == CellId::WHOLE {
             self.send(from, &Message::Apart);
         }
@@ -374,10 +374,11 @@ impl Cells {
     /// There are other cells, and a member of one is there. A node that is alone asks it where it
     /// belongs. One that is not finds that itself, by what delegates under their seals tell it: else
     /// one member could send the nodes of a small mesh apart.
-    fn come_apart(&mut self, from: SocketAddr) {
+    fn come_apart(&mut self, now: Duration, from: SocketAddr) {
         if self.cell() != CellId::WHOLE {
             return;
         }
+        self.unsettled_until = now + self.people.a_while;
         if self.people.mates.is_empty() {
             self.seek(from);
         } else if self.is_delegate() {

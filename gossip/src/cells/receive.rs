@@ -95,7 +95,7 @@ impl Cells {
                 self.send(from, &Message::Delegates(delegates));
             }
             Message::Delegates(delegates) => self.remember(delegates.into_iter().take(DELEGATES).collect()),
-            Message::Apart => self.come_apart(from),
+            Message::Apart => self.come_apart(now, from),
             Message::News { .. } | Message::Cards { .. } => {}
         }
     }

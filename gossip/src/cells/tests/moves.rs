@@ -96,3 +96,17 @@ fn a_former_mate_without_a_card_is_not_dead_by_the_cell_that_fell_apart() {
     own.table.pass(20 * SECOND, 3_600 * SECOND);
     assert_eq!(state(&own, 20 * SECOND), Some(MemberState::Unconfirmed));
 }
+
+#[test]
+fn who_hears_that_mates_have_gone_to_another_cell_calls_nobody_dead_for_a_while() {
+    let mut own = node(1);
+    let mates = (2..5).map(|n| Mate::new(node(n).card().clone(), MemberState::Live, Tells::default())).collect();
+    own.set_mates(mates, SECOND);
+    own.tick(SECOND);
+    assert_eq!(own.unsettled(SECOND), None);
+    // It knows too few to go itself.
+    tell(&mut own, 4, &Message::Apart);
+    assert_eq!(own.unsettled(2 * SECOND), Some(30 * SECOND));
+    own.called_from(20 * SECOND, CellId::of(1 << 63, 1), address(4));
+    assert_eq!([40, 50].map(|at| own.unsettled(at * SECOND).is_some()), [true, false]);
+}
