@@ -24,7 +24,7 @@ bare) #: the agent without front ends: its tests for what is left
     $cargo test --locked -p rankmesh --no-default-features --no-fail-fast ;;
 card) #: the card for Open OnDemand, drawn by Ruby's ERB
     scripts/test-card.sh ;;
-cells) #: real agents in cells under faults, and where a cell is cut off
+cells) #: real agents in cells under faults, and a job across cells
     tests chaos -- --ignored --nocapture ;;
 clients) #: ADBC, pgcli, DuckDB's ATTACH (from PyPI)
     RANKMESH_CLIENTS=$(scripts/other-clients.sh "$target/clients")

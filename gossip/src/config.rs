@@ -15,6 +15,9 @@ use crate::seal::Sealer;
 /// bytes a digest of 600 nodes fills a message.
 const MAX_NAME_BYTES: usize = 64;
 
+/// In so many rounds who starts in a mesh of several cells has heard of all of them.
+const LEARNS: u32 = 60;
+
 /// How a mesh of many nodes falls into cells; the same on every node.
 #[derive(Debug, Clone, Copy)]
 pub struct CellsUse {
@@ -108,6 +111,13 @@ impl GossipConfig {
         self.sealer.clone()
     }
 
+    /// For how long members that are remembered may be silent. In a mesh of several cells they are
+    /// heard of when the other cells are.
+    pub(crate) fn patience(&self) -> Duration {
+        let is_large = self.cells.is_some_and(|cells| self.remembered.len() >= cells.most);
+        if is_large { self.dead_after.max(LEARNS * self.interval) } else { self.dead_after }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (what, name) in [("mesh", &self.mesh), ("node", &self.node)] {
             if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -174,6 +184,19 @@ mod tests {
         std::fs::write(&file, "rubbish").unwrap();
         // From the clock alone, which somebody may have set meanwhile.
         assert!((1_000_000_000_000..100_000_000_000_000).contains(&next_generation(&file).unwrap()));
+    }
+
+    #[test]
+    fn who_starts_in_a_large_mesh_has_time_to_learn_all_cells() {
+        let mut cfg = GossipConfig::new("m", "n", 1, ([127, 0, 0, 1], 7117).into());
+        let member = |n| (crate::member::test_member(n, crate::MemberState::Live), Duration::ZERO);
+        cfg.remembered = (1..=8).map(member).collect();
+        assert_eq!(cfg.patience(), Duration::from_secs(5), "one cell, however large");
+        let patience = |most| {
+            let cells = Some(CellsUse { most, told: &[], jobs: "jobs", trust: "trust" });
+            GossipConfig { cells, ..cfg.clone() }.patience()
+        };
+        assert_eq!([9, 8].map(patience), [5, 30].map(Duration::from_secs));
     }
 
     #[test]

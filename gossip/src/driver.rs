@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chitchat::{ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, spawn_chitchat};
+use chitchat::{Chitchat, ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, spawn_chitchat};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
@@ -21,7 +21,7 @@ use crate::meeting::Meeting;
 use crate::member::Member;
 use crate::members::Directory;
 use crate::network::{Inbound, Link};
-use crate::part::Part;
+use crate::part::{CARD_ROOM, KEY_CARD, Part};
 use crate::remembered::Remembered;
 use crate::seal::Sealing;
 use crate::{Error, GossipConfig};
@@ -202,7 +202,7 @@ impl Driver {
         sealing: Sealing,
     ) -> Result<Self, Error> {
         let part = cfg.cells.map(|using| Part::new(&cfg, using, &facts));
-        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
+        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.patience(), cfg.forget_after, Instant::now());
         let keys = facts.encode()?;
         let (chitchat, ending, directory) = launch(&cfg, &transport, keys, CellId::WHOLE, &sealing, remembered).await?;
         let published = BTreeMap::new();
@@ -306,8 +306,9 @@ impl Driver {
             Some(part) if self.directory.remembers() => part.names(),
             _ => HashSet::new(),
         };
-        let directory = &mut self.directory;
-        let look = self.chitchat.with_chitchat(|chitchat| directory.look(chitchat, Instant::now(), &elsewhere)).await;
+        let (directory, unsettled) = (&mut self.directory, self.part.as_ref().and_then(Part::unsettled));
+        let look = |chitchat: &mut Chitchat| directory.look(chitchat, Instant::now(), &elsewhere, unsettled);
+        let look = self.chitchat.with_chitchat(look).await;
         self.outranked_by = look.outranked_by;
         let Some(part) = &mut self.part else { return look.members };
         if part.rests(look.members.as_deref()) {
@@ -408,7 +409,7 @@ impl Driver {
         let mut keys = self.all().encode()?;
         keys.extend(self.part.as_ref().and_then(Part::key));
         keys.extend(self.leaves.then(|| (KEY_LEFT.to_owned(), "1".to_owned())));
-        check_total(&keys)?;
+        check_keys(&self.cfg, &keys)?;
         Ok(keys)
     }
 
@@ -491,13 +492,18 @@ impl Driver {
             part.cell()
         });
         let cfg = &self.cfg;
-        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.dead_after, cfg.forget_after, Instant::now());
+        let remembered = Remembered::new(&cfg.remembered, &cfg.node, cfg.patience(), cfg.forget_after, Instant::now());
         self.begin(cell, remembered).await;
     }
 
     /// Begins the incarnation of the present generation, within this cell.
     async fn begin(&mut self, cell: CellId, remembered: Remembered) {
-        let launched = match self.keys() {
+        let keys = self.keys().or_else(|error| {
+            warn!(%error, "gossip begins without the values that were published: they are published again");
+            self.published.clear();
+            self.keys()
+        });
+        let launched = match keys {
             Ok(keys) => launch(&self.cfg, &self.transport, keys, cell, &self.sealing, remembered).await,
             Err(error) => Err(error),
         };
@@ -516,6 +522,13 @@ impl Driver {
             }
         }
     }
+}
+
+/// Whether these keys fit, also with the card that is among them once the mesh has several cells: who
+/// has no room for it then could not go on.
+fn check_keys(cfg: &GossipConfig, keys: &[(String, String)]) -> Result<(), Error> {
+    let lacks_card = cfg.cells.is_some() && keys.iter().all(|(key, _)| key != KEY_CARD);
+    check_total(keys, if lacks_card { CARD_ROOM } else { 0 })
 }
 
 async fn launch(
@@ -541,7 +554,7 @@ async fn launch(
         // copy all facts of all members whenever any of them has changed.
         extra_liveness_predicate: Some(Box::new(|_| false)),
     };
-    check_total(&keys)?;
+    check_keys(cfg, &keys)?;
     let keys = sealing.first(&id, keys);
     transport.go_to(cell);
     let chitchat = spawn_chitchat(config, keys, transport).await.map_err(|e| Error::Start(e.to_string()))?;

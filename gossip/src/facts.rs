@@ -26,6 +26,8 @@ const MAX_VALUE_BYTES: usize = 8 * 1024;
 
 /// In `extra` of a node of another cell: its labels were too long to be told.
 pub const CUT: &str = "labels cut";
+/// In `extra` of a node of another cell: that cell runs more jobs than it names to others.
+pub const JOBS_CUT: &str = "jobs cut";
 /// Of a long state of capture so much is told to other cells; ranks only up to so much.
 const CAPTURE_CHARS: usize = 64;
 
@@ -175,12 +177,12 @@ const MAX_TOTAL_BYTES: usize = 100_000;
 const PACKED_BYTES: usize = 44_000;
 const PACKED_BLOCK_BYTES: usize = 16_384;
 
-/// Whether all of a node's keys fit into one message.
+/// Whether all of a node's keys fit into one message, beside so many bytes that may come to them.
 ///
 /// # Errors
 /// [`Error::FactsTooLarge`].
-pub(crate) fn check_total(keys: &[(String, String)]) -> Result<(), Error> {
-    let bytes: usize = keys.iter().map(|(key, value)| key.len() + value.len() + KEY_BYTES).sum();
+pub(crate) fn check_total(keys: &[(String, String)], room: usize) -> Result<(), Error> {
+    let bytes: usize = room + keys.iter().map(|(key, value)| key.len() + value.len() + KEY_BYTES).sum::<usize>();
     let too_large = |limit| Error::FactsTooLarge { what: "facts".to_owned(), bytes, limit };
     if bytes <= SURELY_FIT_BYTES {
         return Ok(());
@@ -191,7 +193,7 @@ pub(crate) fn check_total(keys: &[(String, String)]) -> Result<(), Error> {
     let all: String = keys.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]).collect();
     let packed = |block: &[u8]| zstd::bulk::compress(block, 0).map_or(block.len(), |packed| packed.len());
     let packed: usize = all.as_bytes().chunks(PACKED_BLOCK_BYTES).map(packed).sum();
-    if packed <= PACKED_BYTES { Ok(()) } else { Err(too_large(SURELY_FIT_BYTES)) }
+    if room + packed <= PACKED_BYTES { Ok(()) } else { Err(too_large(SURELY_FIT_BYTES)) }
 }
 
 /// The key of an entry of `extra`.

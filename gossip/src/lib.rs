@@ -32,7 +32,7 @@ mod wire;
 pub use config::{CellsUse, GossipConfig, next_generation};
 pub use driver::{Gossip, MemberList};
 pub use error::Error;
-pub use facts::{CUT, MAX_RANKS, NodeFacts};
+pub use facts::{CUT, JOBS_CUT, MAX_RANKS, NodeFacts};
 pub use intake::MAX_LIVES;
 pub use member::{Member, MemberState, Seat};
 pub use network::{Inbound, Link, MAX_PAYLOAD_BYTES};

@@ -25,6 +25,8 @@ use crate::seal::{KEY_SEAL, Sealing};
 struct Seen {
     first: Instant,
     ever_live: bool,
+    /// Since when it is not alive.
+    silent_since: Option<Instant>,
     /// Version of the state that was read last, and the sealer's epoch then.
     version: u64,
     epoch: u64,
@@ -119,8 +121,15 @@ impl Directory {
 
     /// The members, where anything about them has changed since the last look: most looks find
     /// nothing new, and then cost little however many there are.
-    /// `elsewhere` are members of other cells: they need not be remembered.
-    pub(crate) fn look(&mut self, chitchat: &Chitchat, now: Instant, elsewhere: &HashSet<String>) -> Look {
+    /// `elsewhere` are members of other cells: they need not be remembered. For `unsettled` from the
+    /// beginning of its silence on a member may be on its way to another cell, or to this one.
+    pub(crate) fn look(
+        &mut self,
+        chitchat: &Chitchat,
+        now: Instant,
+        elsewhere: &HashSet<String>,
+        unsettled: Option<Duration>,
+    ) -> Look {
         let live: FastSet<&ChitchatId> = chitchat.live_nodes().collect();
         let states = chitchat.node_states();
         let own = Sealing::default();
@@ -137,10 +146,18 @@ impl Directory {
             let beating = live.contains(id) || (excused && seen.standing == Some(MemberState::Live));
             let alive = seen.believed && (is_self || (beating && !seen.left));
             seen.ever_live |= alive;
+            if alive {
+                seen.silent_since = None;
+            } else {
+                seen.silent_since.get_or_insert(now);
+            }
+            let silent = seen.silent_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+            let may_have_gone = !seen.left && unsettled.is_some_and(|unsettled| silent < unsettled);
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
             let standing = match (seen.believed, alive) {
                 (false, _) => None,
                 (true, true) => Some(MemberState::Live),
+                (true, false) if may_have_gone => Some(MemberState::Unconfirmed),
                 (true, false) if judged || seen.left => Some(MemberState::Dead),
                 (true, false) => Some(MemberState::Unconfirmed),
             };
@@ -160,6 +177,7 @@ impl Directory {
         if !self.remembered.is_empty() {
             let listed = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
             let known: FastSet<&str> = listed.map(|(id, _)| &*id.node_id).collect();
+            let excused = excused || unsettled.is_some();
             changed |= self.remembered.look(now, excused, |name| known.contains(name) || elsewhere.contains(name));
         }
         Look { members: changed.then(|| self.list()), outranked_by }
@@ -226,6 +244,7 @@ impl Seen {
         Self {
             first: now,
             ever_live: false,
+            silent_since: None,
             version: u64::MAX,
             epoch: 0,
             believed: false,

@@ -5,28 +5,37 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chitchat::ChitchatId;
 
 use crate::GossipConfig;
-use crate::cells::{Card, CellId, Cells, CellsConfig, Entry, Mate, Output, Person, SealedCard, Tells};
+use crate::cells::{
+    Card, CellId, Cells, CellsConfig, Entry, MAX_JOBS, Mate, Output, Person, SealedCard, Tells, is_job,
+};
 use crate::config::CellsUse;
-use crate::facts::NodeFacts;
+use crate::facts::{JOBS_CUT, NodeFacts};
 use crate::link::Note;
-use crate::member::{Member, Seat};
+use crate::member::{Member, MemberState, Seat};
 use crate::network::{Inbound, Link};
 use crate::quiet::Quiet;
 use crate::seal::Sealing;
 
 /// The key of a node's card within its cell.
 pub(crate) const KEY_CARD: &str = "card";
+/// Bytes that are left for it where there may be one: some 2,900 with an agent's seal and the longest
+/// facts.
+pub(crate) const CARD_ROOM: usize = 3_000;
 /// The label that names a node's rack.
 const RACK: &str = "rack";
 /// Longest rack that counts as one, bytes.
 const MAX_RACK_BYTES: usize = 64;
 /// Looks after which the list is made anew in any case: some of it runs out by itself.
 const LOOKS: u32 = 20;
+
+/// What is told of a member's jobs, as it would say it itself, and whether its cell runs more than it
+/// names.
+type Jobs = (Option<String>, bool);
 
 pub(crate) struct Part {
     cells: Cells,
@@ -35,10 +44,10 @@ pub(crate) struct Part {
     /// Members of the own cell, by its gossip.
     own: Vec<Member>,
     /// Facts of the cards of others, by the card, with the jobs that are in them.
-    facts: HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
+    facts: HashMap<u128, (Jobs, Arc<NodeFacts>)>,
     /// Facts of those of the cells that were left, which had no card there perhaps.
     before: HashMap<String, Arc<NodeFacts>>,
-    /// How many of these may live.
+    /// How many of `own` may live.
     alive: usize,
     /// Whether there was nothing to do at the last look, and `own` is what the cell's gossip knows.
     rested: bool,
@@ -63,12 +72,17 @@ fn living(members: &[Member]) -> usize {
 /// What a node tells within its cell that delegates sum up.
 pub(crate) fn tells_of(facts: &NodeFacts, using: CellsUse) -> Tells {
     let text = |key: &str| facts.extra.get(key).map_or("", String::as_str);
+    let mut jobs: Vec<String> =
+        text(using.jobs).split(' ').skip(1).filter(|job| is_job(job)).map(str::to_owned).collect();
+    let more_jobs = u32::try_from(jobs.len().saturating_sub(MAX_JOBS)).unwrap_or(u32::MAX);
+    jobs.truncate(MAX_JOBS);
     Tells {
         rows: facts.store_rows,
         span_ns: facts.store_span_ns,
         catalogue: facts.schema_hash,
         trust: text(using.trust).parse().unwrap_or(0),
-        jobs: text(using.jobs).split(' ').skip(1).map(str::to_owned).collect(),
+        jobs,
+        more_jobs,
     }
 }
 
@@ -83,6 +97,7 @@ pub(crate) fn entry_without_card(id: &ChitchatId, facts: &NodeFacts) -> Entry {
         address: id.gossip_advertise_addr,
         cell: CellId::WHOLE,
         facts: String::new(),
+        later: Vec::new(),
     })
 }
 
@@ -133,6 +148,11 @@ impl Part {
 
     pub(crate) fn generation(&self) -> u64 {
         self.cells.card().card.generation
+    }
+
+    /// For how long who is silent in the cell's gossip may be on its way from cell to cell.
+    pub(crate) fn unsettled(&self) -> Option<Duration> {
+        self.cells.unsettled(self.began.elapsed())
     }
 
     /// Whether more than one cell is there, or has to be.
@@ -206,7 +226,7 @@ impl Part {
             Note::Message(Inbound { from, node, payload }) => {
                 self.cells.receive(self.began.elapsed(), &node, from, &payload);
             }
-            Note::OfAnother { from, cell } => self.cells.called_from(cell, from),
+            Note::OfAnother { from, cell } => self.cells.called_from(self.began.elapsed(), cell, from),
         }
     }
 
@@ -238,8 +258,7 @@ impl Part {
     /// The own cell was left.
     pub(crate) fn leave_cell(&mut self) {
         self.alive = 0;
-        let living = self.own.drain(..).filter(Member::may_live);
-        self.before.extend(living.map(|member| (member.name, member.facts)));
+        self.before.extend(self.own.drain(..).map(|member| (member.name, member.facts)));
         self.told = None;
     }
 
@@ -256,6 +275,7 @@ impl Part {
         }
         let people = self.cells.people(self.began.elapsed());
         let jobs = self.jobs();
+        let unnamed: HashSet<CellId> = self.cells.unnamed_jobs().collect();
         let mut facts = HashMap::with_capacity(people.len());
         let mut all: BTreeMap<String, Member> =
             self.own.iter().map(|member| (member.name.clone(), member.clone())).collect();
@@ -266,34 +286,33 @@ impl Part {
                 known.seat.speaks = person.speaks;
                 continue;
             }
-            let jobs = jobs.get(card.name.as_str()).map_or(&[][..], Vec::as_slice);
-            let member = self.member(&person, jobs, &mut facts);
+            // As its owner says them: a version, which is not told on, and the jobs.
+            let named = jobs.get(card.name.as_str()).map(|jobs| format!("1 {}", jobs.join(" ")));
+            // Of whom no other cell says yet what it runs, that is known which it said here before.
+            let before = || self.before.get(&card.name)?.extra.get(self.using.jobs).cloned();
+            let named = named.or_else(|| if person.state == MemberState::Live { None } else { before() });
+            let member = self.member(&person, (named, unnamed.contains(&card.cell)), &mut facts);
             all.insert(member.name.clone(), member);
         }
         self.facts = facts;
+        self.before.retain(|name, _| !all.get(name).is_some_and(Member::is_live));
         all.values_mut().filter(|member| member.is_self).for_each(|own| own.seat.speaks = self.cells.is_delegate());
         Some(all.into_values().collect())
     }
 
     /// A member of another cell. `facts` are those of the cards that are of use.
-    fn member(
-        &self,
-        person: &Person,
-        jobs: &[&str],
-        facts: &mut HashMap<u128, (Vec<String>, Arc<NodeFacts>)>,
-    ) -> Member {
+    fn member(&self, person: &Person, jobs: Jobs, facts: &mut HashMap<u128, (Jobs, Arc<NodeFacts>)>) -> Member {
         let card = person.card();
-        let known = self.facts.get(&person.entry.id).filter(|(of, _)| of.iter().eq(jobs));
+        let known = self.facts.get(&person.entry.id).filter(|(of, _)| *of == jobs);
         let (jobs, its) = known.cloned().unwrap_or_else(|| {
             let mut its = match self.before.get(&card.name) {
                 Some(before) if card.facts.is_empty() => NodeFacts::clone(before),
                 _ => NodeFacts::read_for_all(&card.facts),
             };
-            if !jobs.is_empty() {
-                // As its owner says them: a version, which is not told on, and the jobs.
-                its.extra.insert(self.using.jobs.to_owned(), format!("1 {}", jobs.join(" ")));
-            }
-            (jobs.iter().map(|job| (*job).to_owned()).collect(), Arc::new(its))
+            let (named, unnamed) = &jobs;
+            its.extra.extend(named.iter().map(|named| (self.using.jobs.to_owned(), named.clone())));
+            its.extra.extend(unnamed.then(|| (JOBS_CUT.to_owned(), "1".to_owned())));
+            (jobs, Arc::new(its))
         });
         facts.insert(person.entry.id, (jobs, Arc::clone(&its)));
         Member {

@@ -39,8 +39,8 @@ impl Sealer for Named {
     }
 }
 
-/// Who was left out of lists in which they had been.
-type LeftOut = Arc<Mutex<Vec<String>>>;
+/// Who was left out of lists in which they had been, or called dead while living.
+type Wrong = Arc<Mutex<Vec<String>>>;
 
 /// The network: who listens where, which pairs are cut off from each other, and whether anything but
 /// the gossip of a mesh of one cell was sent.
@@ -85,7 +85,8 @@ fn facts(n: u16, extra: &[(&str, &str)]) -> NodeFacts {
 struct Mesh {
     net: Arc<Net>,
     nodes: BTreeMap<u16, Gossip>,
-    left_out: LeftOut,
+    left_out: Wrong,
+    called_dead: Wrong,
 }
 
 impl Mesh {
@@ -101,6 +102,7 @@ impl Mesh {
         let cfg = cfg.with_sealer(Arc::new(Named(format!("n{n}"))));
         let gossip = Gossip::start(cfg, link, rx, facts(n, &[])).await.unwrap();
         tokio::spawn(find_left_out(n, gossip.watch(), Arc::clone(&self.left_out)));
+        tokio::spawn(find_called_dead(n, gossip.watch(), self.net.clone(), Arc::clone(&self.called_dead)));
         self.nodes.insert(n, gossip);
     }
 
@@ -145,7 +147,7 @@ impl Mesh {
 }
 
 /// Follows a node's list. Whoever was in it stays in it, dead or alive.
-async fn find_left_out(n: u16, mut lists: watch::Receiver<MemberList>, left_out: LeftOut) {
+async fn find_left_out(n: u16, mut lists: watch::Receiver<MemberList>, left_out: Wrong) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     while lists.changed().await.is_ok() {
         let now: BTreeSet<String> = lists.borrow_and_update().iter().map(|member| member.name.clone()).collect();
@@ -154,6 +156,18 @@ async fn find_left_out(n: u16, mut lists: watch::Receiver<MemberList>, left_out:
             left_out.lock().unwrap().push(format!("n{n} leaves out {gone:?}"));
         }
         seen.extend(now);
+    }
+}
+
+/// Follows a node's list. Who listens lives.
+async fn find_called_dead(n: u16, mut lists: watch::Receiver<MemberList>, net: Arc<Net>, called: Wrong) {
+    while lists.changed().await.is_ok() {
+        let list = Arc::clone(&lists.borrow_and_update());
+        let living: HashSet<SocketAddr> = net.listeners.lock().unwrap().keys().copied().collect();
+        for member in list.iter().filter(|member| !member.may_live() && living.contains(&member.address)) {
+            let (name, cell) = (&member.name, member.seat.cell);
+            called.lock().unwrap().push(format!("n{n} calls {name} of {cell} dead"));
+        }
     }
 }
 
@@ -232,4 +246,29 @@ async fn a_large_mesh_lives_in_cells() {
     mesh.eventually("n3 has left", |_, list| state(list, 3) == Some(MemberState::Dead)).await;
     let left_out = mesh.left_out.lock().unwrap();
     assert!(left_out.is_empty(), "an answer would not have named them: {left_out:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mesh_that_falls_into_cells_forgets_no_dead_and_calls_no_living_one_dead() {
+    let mut mesh = Mesh::grown(8).await;
+    mesh.kill(6);
+    mesh.eventually("n6 is dead", |_, list| state(list, 6) == Some(MemberState::Dead)).await;
+    // One that has much to say has no room left for what comes to it in cells.
+    let most = ["x".repeat(8_150), "y".repeat(1_700)];
+    let name = |n: usize| format!("big{n}");
+    let big: Vec<(String, &str)> = (0..12).map(|n| (name(n), &*most[0])).chain([(name(12), &*most[1])]).collect();
+    let big: Vec<(&str, &str)> = big.iter().map(|(key, value)| (key.as_str(), *value)).collect();
+    mesh.nodes[&3].set_facts(facts(3, &big)).await;
+    for n in 8..16 {
+        mesh.start(n, 1_000, &[0]).await;
+    }
+    let dead = |list: &[Member]| list.iter().filter(|member| !member.may_live()).count();
+    let is_all_but = |list: &[Member]| (0..16).filter(|n| *n != 6).all(|n| state(list, n) == Some(MemberState::Live));
+    let parted = |list: &[Member]| list.iter().all(|member| !member.is_live() || member.seat.cell != CellId::WHOLE);
+    mesh.eventually("all live in cells", |_, list| is_all_but(list) && parted(list)).await;
+    mesh.eventually("n6 is still dead", |n, list| n >= 8 || (state(list, 6) == Some(MemberState::Dead))).await;
+    mesh.eventually("nobody else is", |_, list| dead(list) <= 1).await;
+    let (left_out, called_dead) = (mesh.left_out.lock().unwrap(), mesh.called_dead.lock().unwrap());
+    assert!(left_out.is_empty(), "an answer would not have named them: {left_out:#?}");
+    assert!(called_dead.is_empty(), "an answer would have named them: {called_dead:#?}");
 }

@@ -113,7 +113,6 @@ fn in_cells(fleet: &Fleet, most: usize) -> Vec<BTreeSet<usize>> {
 }
 
 #[test]
-#[ignore = "a minute of labs: make check NAME=cells"]
 fn a_cell_that_is_cut_off_is_named_node_by_node() {
     const HOSTS: usize = 18;
     let _alone = alone();

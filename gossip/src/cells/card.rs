@@ -37,15 +37,49 @@ pub struct Card {
     pub cell: CellId,
     /// Facts that everybody has to know, in the caller's form; 768 bytes at most.
     pub facts: String,
+    /// What a later version says besides, as it was sealed: passed on as it is.
+    #[serde(skip)]
+    pub(crate) later: Vec<u8>,
 }
 
 /// A card with its owner's seal; empty in a mesh without seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedCard {
     /// What it says.
+    #[serde(with = "as_sealed")]
     pub card: Card,
     /// That the owner says so.
     pub seal: String,
+}
+
+/// A card as the bytes that are sealed; in texts in hexadecimal.
+mod as_sealed {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Card;
+    use crate::cells::bytes::read_said;
+
+    pub(super) fn serialize<S: Serializer>(card: &Card, to: S) -> Result<S::Ok, S::Error> {
+        let said = card.said();
+        if !to.is_human_readable() {
+            return said.serialize(to);
+        }
+        said.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Card, D::Error> {
+        let said = if from.is_human_readable() {
+            let text = String::deserialize(from)?;
+            let digits =
+                text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+            digits.collect::<Option<Vec<u8>>>().ok_or_else(|| D::Error::custom("not in hexadecimal"))?
+        } else {
+            Vec::deserialize(from)?
+        };
+        let (card, later) = read_said::<Card>(&said).ok_or_else(|| D::Error::custom("no card"))?;
+        Ok(Card { later, ..card })
+    }
 }
 
 impl SealedCard {
@@ -69,6 +103,11 @@ impl Card {
         named && self.facts.len() <= MAX_FACTS_BYTES && self.cell.is_sound() && self.cell.contains(self.place())
     }
 
+    /// The bytes that are sealed and hashed.
+    pub(crate) fn said(&self) -> Vec<u8> {
+        [&encoded(self)[..], &self.later].concat()
+    }
+
     /// Where it stands.
     pub(crate) fn place(&self) -> u64 {
         place_of(&self.name, &self.rack)
@@ -81,7 +120,7 @@ impl Card {
 }
 
 fn statement(card: &Card) -> Vec<u8> {
-    [CONTEXT, &encoded(card)].concat()
+    [CONTEXT, &card.said()].concat()
 }
 
 /// A card of a roll, with what is computed once.
@@ -95,7 +134,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn new(card: Card) -> Self {
-        let id = hash_of(&[&encoded(&card)]);
+        let id = hash_of(&[&card.said()]);
         let (place, name_hash) = (card.place(), name_hash(&card.name));
         Self { card, id, place, name_hash }
     }
@@ -126,6 +165,11 @@ impl Roll {
         hash_of(&[b"roll", &all])
     }
 
+    /// Whether it has one card of each name: one member could fill it otherwise.
+    pub(crate) fn names_each_once(&self) -> bool {
+        self.entries.windows(2).all(|pair| pair[0].card.name != pair[1].card.name)
+    }
+
     /// Where a name stands in it.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.entries.binary_search_by(|entry| entry.card.name.as_str().cmp(name)).ok()
@@ -134,6 +178,6 @@ impl Roll {
     /// Bytes that it takes, about.
     pub(crate) fn bytes(&self) -> usize {
         let text = |entry: &Arc<Entry>| entry.card.name.len() + entry.card.rack.len() + entry.card.facts.len();
-        self.entries.iter().map(|entry| size_of::<Entry>() + 16 + text(entry)).sum()
+        self.entries.iter().map(|entry| size_of::<Entry>() + 16 + text(entry) + entry.card.later.len()).sum()
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of one cell.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,17 @@ pub(crate) const DELEGATES: usize = 3;
 pub(crate) enum Role {
     Delegate,
     Member,
+}
+
+/// Some of the reports that are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    All,
+    /// Those whose roll is here.
+    WithRoll,
+    /// Those whose roll is here and believed: who passes on a report says by it that it has judged
+    /// who is in the cell.
+    Told,
 }
 
 /// A report, and when it was last heard of.
@@ -60,6 +71,9 @@ pub(crate) struct Cell {
     /// Its members by the reports that count, and whether each lives.
     pub(crate) state: Vec<(Arc<Entry>, bool)>,
     pub(crate) counted: Option<Arc<Report>>,
+    /// Its jobs with their hosts, and how many jobs more it runs.
+    pub(crate) jobs: Jobs,
+    pub(crate) more_jobs: u32,
 }
 
 /// Who is in a cell by these rolls, of each name the newest card, and whether the reports that have
@@ -95,16 +109,53 @@ pub(crate) fn count_votes(ballots: &[(&Roll, &Report)]) -> Vec<(Arc<Entry>, bool
     all.into_iter().map(|(entry, cast, live)| (Arc::clone(entry), live > 0 && 2 * live >= cast)).collect()
 }
 
+/// Jobs, sorted, each with its hosts.
+pub(crate) type Jobs = Vec<(String, Vec<Arc<Entry>>)>;
+
+/// Which hosts run which jobs, as far as at least half of these reports say so, and how many jobs more
+/// there are, as the middle one says: one that lies changes nothing.
+pub(crate) fn count_jobs(ballots: &[(&Roll, &Report)]) -> (Jobs, u32) {
+    let mut named: BTreeMap<&str, BTreeMap<&str, (&Arc<Entry>, usize)>> = BTreeMap::new();
+    for (roll, report) in ballots {
+        for (job, hosts) in &report.jobs {
+            let of_job = named.entry(job).or_default();
+            for entry in hosts.iter().filter_map(|at| roll.entries.get(at)) {
+                of_job.entry(&entry.card.name).or_insert((entry, 0)).1 += 1;
+            }
+        }
+    }
+    let of_job = |(job, hosts): (&str, BTreeMap<&str, (&Arc<Entry>, usize)>)| {
+        let counts = hosts.into_values().filter(|(_, named)| 2 * named >= ballots.len());
+        let hosts: Vec<Arc<Entry>> = counts.map(|(entry, _)| Arc::clone(entry)).collect();
+        (!hosts.is_empty()).then(|| (job.to_owned(), hosts))
+    };
+    let jobs = named.into_iter().filter_map(of_job).collect();
+    let mut more: Vec<u32> = ballots.iter().map(|(_, report)| report.more_jobs).collect();
+    more.sort_unstable();
+    (jobs, more.get(more.len() / 2).copied().unwrap_or(0))
+}
+
 impl Cell {
-    pub(crate) fn stamp(&self) -> u64 {
-        self.reports.iter().fold(1, |stamp, kept| {
+    /// A number for these of its reports.
+    pub(crate) fn stamp(&self, which: Which) -> u64 {
+        self.reports.iter().filter(|kept| self.is_among(which, kept)).fold(1, |stamp, kept| {
             let (generation, serial) = kept.report.age();
             mix(mix(mix(stamp ^ kept.author) ^ generation) ^ serial)
         })
     }
 
-    pub(crate) fn is_told(&self) -> bool {
-        !self.reports.is_empty() && !self.old
+    pub(crate) fn is_among(&self, which: Which, kept: &Kept) -> bool {
+        let has_roll = || self.rolls.iter().any(|roll| roll.id == kept.report.roll);
+        match which {
+            Which::All => true,
+            Which::WithRoll => has_roll(),
+            Which::Told => has_roll() && self.believed.contains(&kept.report.roll),
+        }
+    }
+
+    /// Whether others are told of it, as far as these reports go.
+    pub(crate) fn is_told(&self, which: Which) -> bool {
+        !self.old && self.reports.iter().any(|kept| self.is_among(which, kept))
     }
 
     pub(crate) fn known(&self, cell: CellId) -> Known {

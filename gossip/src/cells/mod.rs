@@ -27,7 +27,7 @@ mod table;
 mod tests;
 mod wire;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,12 +38,13 @@ pub use card::{Card, SealedCard};
 use card::{MAX_ROLL, Roll};
 pub use cell::{CellId, place_of};
 use cell::{mix, weight};
-use known::{DELEGATES, Role};
+use known::{DELEGATES, Role, Which};
 use people::People;
 pub use people::{Mate, Person, Tells};
 pub use pool::Pool;
 pub use report::Sums;
-use report::{Bits, MAX_JOBS, Report};
+use report::{Bits, Report};
+pub(crate) use report::{MAX_JOBS, is_job};
 pub use table::MAX_CELLS;
 use table::{MAX_BEATS, Table};
 use wire::Message;
@@ -147,11 +148,15 @@ pub struct Cells {
     rounds: u64,
     /// Which of the delegates this member asked last.
     looked: usize,
+    /// By the delegate, the stamp with which it was asked last.
+    looked_with: HashMap<SocketAddr, u64>,
     next_round: Duration,
     contacts: Vec<SocketAddr>,
     /// Since when another cell would be right, and which.
     wanted: Option<(CellId, Duration)>,
     moved: Option<Duration>,
+    /// Until when members of its cell may be on their way to another, or come from one.
+    unsettled_until: Duration,
     /// Whom it has asked where it belongs, and not heard.
     asked: Vec<SocketAddr>,
     random: u64,
@@ -171,6 +176,7 @@ impl Cells {
             address: cfg.address,
             cell: CellId::WHOLE,
             facts: String::new(),
+            later: Vec::new(),
         };
         let own = SealedCard::new(card, &sealing);
         let entry = Arc::new(Entry::new(own.card.clone()));
@@ -190,9 +196,11 @@ impl Cells {
             report_serial: 0,
             rounds: 0,
             looked: 0,
+            looked_with: HashMap::new(),
             contacts: Vec::new(),
             wanted: None,
             moved: None,
+            unsettled_until: Duration::ZERO,
             asked: Vec::new(),
             random,
             out: VecDeque::new(),
@@ -290,36 +298,24 @@ impl Cells {
         earlier.map(|(entry, _)| entry.card.generation).filter(|generation| *generation > own).max()
     }
 
-    /// Jobs of other cells, as far as these name them, with their hosts: host and job.
+    /// Jobs of other cells, as far as these name them, with their hosts, the dead included: host and
+    /// job.
     pub fn jobs(&self) -> impl Iterator<Item = (&str, &str)> {
-        let others = self.table.reports().filter(|(report, _)| report.cell != self.cell());
-        others.flat_map(|(report, roll)| {
-            report.jobs.iter().flat_map(|(job, hosts)| {
-                let of_job = roll.entries.iter().enumerate().filter(|(at, _)| hosts.has(*at));
-                of_job.map(|(_, entry)| (entry.card.name.as_str(), job.as_str()))
-            })
-        })
+        let others = self.table.jobs().filter(|(cell, ..)| *cell != self.cell());
+        others
+            .flat_map(|(_, jobs, _)| jobs)
+            .flat_map(|(job, hosts)| hosts.iter().map(|entry| (entry.card.name.as_str(), job.as_str())))
     }
 
-    /// The cells that are known by their reports: sums, and jobs with their hosts.
+    /// Other cells that run more jobs than they name: their members may run any.
+    pub fn unnamed_jobs(&self) -> impl Iterator<Item = CellId> {
+        let others = self.table.jobs().filter(|(cell, _, more)| *cell != self.cell() && *more > 0);
+        others.map(|(cell, ..)| cell)
+    }
+
+    /// The cells that are known by their reports: sums.
     pub fn sums(&self) -> impl Iterator<Item = (CellId, &Sums)> {
         self.table.reports().map(|(report, _)| (report.cell, &report.sums))
-    }
-
-    /// Hosts of a job in other cells, and cells that run more jobs than their reports name: hosts
-    /// of those may run it, too.
-    #[must_use]
-    pub fn hosts_of(&self, job: &str) -> (Vec<String>, Vec<CellId>) {
-        let (mut hosts, mut unclear) = (Vec::new(), Vec::new());
-        for (report, roll) in self.table.reports().filter(|(report, _)| report.cell != self.cell()) {
-            if let Ok(at) = report.jobs.binary_search_by(|(name, _)| name.as_str().cmp(job)) {
-                let of_job = roll.entries.iter().enumerate().filter(|(place, _)| report.jobs[at].1.has(*place));
-                hosts.extend(of_job.map(|(_, entry)| entry.card.name.clone()));
-            } else if report.more_jobs > 0 {
-                unclear.push(report.cell);
-            }
-        }
-        (hosts, unclear)
     }
 
     /// Bytes that the knowledge of other cells takes, about, were nothing shared with other nodes of
@@ -367,9 +363,9 @@ impl Cells {
     }
 
     /// A member that gossips within the cell `theirs` has called this node as one of that cell.
-    pub fn called_from(&mut self, theirs: CellId, from: SocketAddr) {
+    pub fn called_from(&mut self, now: Duration, theirs: CellId, from: SocketAddr) {
         if self.cell() == CellId::WHOLE {
-            self.come_apart(from);
+            self.come_apart(now, from);
         } else if theirs == CellId::WHOLE {
             self.send(from, &Message::Apart);
         }
@@ -378,10 +374,11 @@ impl Cells {
     /// There are other cells, and a member of one is there. A node that is alone asks it where it
     /// belongs. One that is not finds that itself, by what delegates under their seals tell it: else
     /// one member could send the nodes of a small mesh apart.
-    fn come_apart(&mut self, from: SocketAddr) {
+    fn come_apart(&mut self, now: Duration, from: SocketAddr) {
         if self.cell() != CellId::WHOLE {
             return;
         }
+        self.unsettled_until = now + self.people.a_while;
         if self.people.mates.is_empty() {
             self.seek(from);
         } else if self.is_delegate() {
@@ -425,12 +422,22 @@ impl Cells {
         self.next_round
     }
 
+    /// For how long who is silent in this node's cell may have gone to another, or not have come yet;
+    /// none where nobody has to.
+    #[must_use]
+    pub fn unsettled(&self, now: Duration) -> Option<Duration> {
+        (now < self.unsettled_until).then_some(self.people.a_while)
+    }
+
     /// Does what is due.
     pub fn tick(&mut self, now: Duration) {
         if now < self.next_round {
             return;
         }
-        // A host that stood still does not make up for it.
+        // A host that stood still does not make up for it, and heard nobody meanwhile.
+        if now - self.next_round >= self.cfg.silent_after / 2 {
+            self.table.excuse(now);
+        }
         self.next_round = (self.next_round + self.cfg.round).max(now);
         self.rounds += 1;
         self.choose_cell(now);
@@ -471,7 +478,9 @@ impl Cells {
     }
 
     fn look(&mut self, to: SocketAddr) {
-        let stamp = self.table.stamp();
+        let stamp = self.table.stamp(Which::WithRoll);
+        self.looked_with.retain(|of, _| self.delegates.iter().any(|(_, address)| address == of));
+        self.looked_with.insert(to, stamp);
         self.send(to, &Message::Look { stamp });
     }
 
@@ -529,7 +538,9 @@ impl Cells {
             state: MemberState::Live,
             tells: Arc::new(self.tells.clone()),
         };
-        let summary = people::sum_up(&roll, self.people.mates.iter().chain([&own]), MAX_JOBS);
+        let others = self.table.jobs().filter(|(cell, ..)| *cell != self.cell());
+        let elsewhere: HashSet<&str> = others.flat_map(|(_, jobs, _)| jobs.iter().map(|(job, _)| &**job)).collect();
+        let summary = people::sum_up(&roll, self.people.mates.iter().chain([&own]), MAX_JOBS, &elsewhere);
         let report = Report {
             cell: self.cell(),
             author: self.cfg.node.clone(),
@@ -541,6 +552,7 @@ impl Cells {
             sums: summary.sums,
             jobs: summary.jobs,
             more_jobs: summary.more_jobs,
+            later: Vec::new(),
             seal: String::new(),
         };
         let before = self.table.own_report(self.cell(), self.entry.name_hash);
@@ -573,6 +585,9 @@ impl Cells {
             return;
         }
         let right = self.people.right_cell(&self.table, &self.entry, self.cfg.most, now);
+        if right != self.cell() || self.table.has_kin(self.cell()) {
+            self.unsettled_until = now + self.people.a_while;
+        }
         if right == self.cell() {
             self.wanted = None;
             return;
@@ -591,6 +606,7 @@ impl Cells {
     fn go(&mut self, cell: CellId, mut doors: Vec<SocketAddr>, now: Duration) {
         self.wanted = None;
         self.moved = Some(now);
+        self.unsettled_until = now + self.people.a_while;
         let near = self.people.doors(&self.table, cell, now);
         for _ in 0..DOORS.min(near.len()) {
             doors.extend(near.get(self.draw(near.len())));
@@ -598,7 +614,7 @@ impl Cells {
         let mates: Vec<SocketAddr> = self.people.mates.iter().map(|mate| mate.entry.card.address).collect();
         let some = (0..DOORS.min(mates.len())).filter_map(|_| mates.get(self.draw(mates.len())).copied()).collect();
         self.remember(some);
-        self.people.leave_cell(now);
+        self.people.leave_cell(now, self.cfg.forget_after);
         self.table.mates = (cell, Vec::new());
         // The cell's gossip begins anew with it.
         self.set_card(|card| (card.cell, card.generation) = (cell, card.generation.saturating_add(1)));

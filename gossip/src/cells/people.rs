@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::card::{Card, Entry, Roll, SealedCard};
 use super::cell::{CellId, Stand, cell_for, hash_of};
-use super::report::{Hosts, Sums};
+use super::report::{Hosts, Sums, is_job};
 use super::table::Table;
 use crate::member::MemberState;
 
@@ -30,8 +30,10 @@ pub struct Tells {
     pub catalogue: u64,
     /// Number of its trust list.
     pub trust: u64,
-    /// Jobs that it runs.
+    /// Jobs that it runs, as many as are told on, and how many more.
     pub jobs: Vec<String>,
+    /// See [`Tells::jobs`].
+    pub more_jobs: u32,
 }
 
 /// A member of the own cell, by its gossip.
@@ -115,13 +117,23 @@ struct Expected {
     at: Duration,
 }
 
+/// A member of a cell that this node has left.
+struct Former {
+    entry: Arc<Entry>,
+    /// When it was left.
+    since: Duration,
+    /// Whether it may have lived then.
+    lived: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct People {
     pub(crate) mates: Vec<Mate>,
-    /// Who lived in cells that this node has left, and when it left them.
-    former: Vec<(Arc<Entry>, Duration)>,
+    /// Who was in cells that this node has left, the dead included: these have told no card perhaps,
+    /// and then no other cell lists them.
+    former: Vec<Former>,
     expected: Vec<Expected>,
-    a_while: Duration,
+    pub(crate) a_while: Duration,
     pub(crate) version: u64,
     /// The cell that was right at these versions, and when.
     right: Option<(u64, CellId, Duration)>,
@@ -135,13 +147,46 @@ pub(crate) struct Summary {
     pub(crate) more_jobs: u32,
 }
 
-/// Sums up what the living tell; jobs by the positions of their hosts in the roll, of too many those
-/// with most hosts: these are the ones that have hosts in other cells, too.
-pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, most_jobs: usize) -> Summary {
+/// A job that members tell of.
+#[derive(Default)]
+struct Told {
+    hosts: HashSet<u64>,
+    /// How much it is to be named: each host gives its jobs the same together, however many it tells
+    /// of.
+    share: u64,
+}
+
+/// What a host gives its jobs together.
+const SHARE: u64 = 1 << 20;
+/// A job of which other cells name hosts counts so many times as much: nobody there finds its hosts
+/// here otherwise.
+const ELSEWHERE: u64 = 16;
+
+/// Sums up what members tell, the living and, of jobs, the dead: a job whose host died lacks it. Jobs
+/// by the positions of their hosts in the roll; of too many those of most hosts, and rather those that
+/// are `elsewhere`, too.
+pub(crate) fn sum_up<'m>(
+    roll: &Roll,
+    mates: impl Iterator<Item = &'m Mate>,
+    most_jobs: usize,
+    elsewhere: &HashSet<&str>,
+) -> Summary {
     let (mut living, mut sums) = (HashSet::new(), Sums::default());
     let mut catalogues: Vec<u64> = Vec::new();
-    let mut jobs: BTreeMap<&str, HashSet<u64>> = BTreeMap::new();
-    for mate in mates.filter(|mate| mate.state != MemberState::Dead) {
+    let mut jobs: BTreeMap<&str, Told> = BTreeMap::new();
+    let mut untold = 0;
+    for mate in mates {
+        let its = || mate.tells.jobs.iter().map(String::as_str).filter(|job| is_job(job));
+        let share = SHARE / (its().count() as u64).max(1);
+        for job in its() {
+            let told = jobs.entry(job).or_default();
+            told.hosts.insert(mate.entry.name_hash);
+            told.share += share * if elsewhere.contains(job) { ELSEWHERE } else { 1 };
+        }
+        if mate.state == MemberState::Dead {
+            continue;
+        }
+        untold = mate.tells.more_jobs.max(untold);
         living.insert(mate.entry.name_hash);
         sums.rows = sums.rows.saturating_add(mate.tells.rows);
         sums.trust = sums.trust.max(mate.tells.trust);
@@ -150,23 +195,20 @@ pub(crate) fn sum_up<'m>(roll: &Roll, mates: impl Iterator<Item = &'m Mate>, mos
             (a, b) => a.or(b),
         };
         catalogues.push(mate.tells.catalogue);
-        for job in &mate.tells.jobs {
-            jobs.entry(job).or_default().insert(mate.entry.name_hash);
-        }
     }
     catalogues.sort_unstable();
     catalogues.dedup();
     let bytes: Vec<u8> = catalogues.iter().flat_map(|hash| hash.to_le_bytes()).collect();
     sums.catalogues = hash_of(&[b"catalogues", &bytes]) as u64;
-    let more_jobs = u32::try_from(jobs.len().saturating_sub(most_jobs)).unwrap_or(u32::MAX);
-    let of_job = |hosts: &HashSet<u64>| Hosts::of(roll.entries.iter().map(|entry| hosts.contains(&entry.name_hash)));
-    let mut named: Vec<(&str, &HashSet<u64>)> = jobs.iter().map(|(job, hosts)| (*job, hosts)).collect();
+    let more_jobs = u32::try_from(jobs.len().saturating_sub(most_jobs)).unwrap_or(u32::MAX).saturating_add(untold);
+    let of_job = |told: &Told| Hosts::of(roll.entries.iter().map(|entry| told.hosts.contains(&entry.name_hash)));
+    let mut named: Vec<(&str, &Told)> = jobs.iter().map(|(job, told)| (*job, told)).collect();
     if named.len() > most_jobs {
-        named.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+        named.sort_by_key(|(_, told)| std::cmp::Reverse(told.share));
         named.truncate(most_jobs);
         named.sort_unstable_by_key(|(job, _)| *job);
     }
-    let jobs = named.into_iter().map(|(job, hosts)| (job.to_owned(), of_job(hosts))).collect();
+    let jobs = named.into_iter().map(|(job, told)| (job.to_owned(), of_job(told))).collect();
     Summary { living, sums, jobs, more_jobs }
 }
 
@@ -177,11 +219,12 @@ impl People {
     }
 
     /// The own cell was left: its members are listed until they are heard of otherwise.
-    pub(crate) fn leave_cell(&mut self, now: Duration) {
-        let living = self.mates.drain(..).filter(|mate| mate.state != MemberState::Dead);
-        let former: Vec<(Arc<Entry>, Duration)> = living.map(|mate| (mate.entry, now)).collect();
-        let again: HashSet<u64> = former.iter().map(|(entry, _)| entry.name_hash).collect();
-        self.former.retain(|(entry, _)| !again.contains(&entry.name_hash));
+    pub(crate) fn leave_cell(&mut self, now: Duration, forget_after: Duration) {
+        let of = |mate: Mate| Former { lived: mate.state != MemberState::Dead, entry: mate.entry, since: now };
+        let former: Vec<Former> = self.mates.drain(..).map(of).collect();
+        let again: HashSet<u64> = former.iter().map(|former| former.entry.name_hash).collect();
+        let stays = |former: &Former| !again.contains(&former.entry.name_hash) && now < former.since + forget_after;
+        self.former.retain(stays);
         self.former.extend(former);
         self.version += 1;
     }
@@ -208,7 +251,8 @@ impl People {
 
     /// Those that may be on their way to another cell.
     fn former(&self, now: Duration) -> impl Iterator<Item = &Arc<Entry>> {
-        self.former.iter().filter(move |(_, left)| now < *left + self.a_while).map(|(entry, _)| entry)
+        let may_live = move |former: &&Former| former.lived && now < former.since + self.a_while;
+        self.former.iter().filter(may_live).map(|former| &former.entry)
     }
 
     /// In which cell each name is, by its newest card.
@@ -228,7 +272,12 @@ impl People {
     pub(crate) fn all(&self, table: &Table, own: &Arc<Entry>, forget_after: Duration, now: Duration) -> Vec<Person> {
         let mut all: ByName<Person> = ByName::default();
         let mut add = |entry: &Arc<Entry>, state: MemberState| {
-            let is_newer = |known: &Person| known.entry.card.age() < entry.card.age();
+            let is_newer = |known: &Person| {
+                let (before, card) = (&known.entry.card, &entry.card);
+                // That a cell is silent tells nothing of who has left it, by whichever card.
+                let may_have_gone = (known.state, state) == (MemberState::Unconfirmed, MemberState::Dead);
+                before.age() < card.age() && !(may_have_gone && before.generation == card.generation)
+            };
             if entry.name_hash != own.name_hash && all.get(&entry.name_hash).is_none_or(is_newer) {
                 all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state, speaks: false });
             }
@@ -237,11 +286,9 @@ impl People {
         // live in others by now.
         self.mates.iter().for_each(|mate| add(&mate.entry, mate.state));
         self.former(now).for_each(|entry| add(entry, MemberState::Unconfirmed));
-        for (_, members) in table.cells() {
-            members.for_each(|(entry, lives)| add(entry, if lives { MemberState::Live } else { MemberState::Dead }));
-        }
-        let listed = self.former.iter().filter(|(_, left)| now < *left + forget_after);
-        listed.for_each(|(entry, _)| add(entry, MemberState::Dead));
+        table.states(now, self.a_while).for_each(|(entry, state)| add(entry, state));
+        let listed = self.former.iter().filter(|former| now < former.since + forget_after);
+        listed.for_each(|former| add(&former.entry, MemberState::Dead));
         let mut all: Vec<Person> = all.into_values().collect();
         all.sort_by(|a, b| a.entry.card.name.cmp(&b.entry.card.name));
         all
@@ -270,9 +317,7 @@ impl People {
         for mate in &self.mates {
             add(&mate.entry, mate.state != MemberState::Dead);
         }
-        for (_, members) in table.cells() {
-            members.for_each(|(entry, lives)| add(entry, lives));
-        }
+        table.states(now, self.a_while).for_each(|(entry, state)| add(entry, state != MemberState::Dead));
         self.former(now).for_each(|entry| add(entry, true));
         let mut stands: Vec<Stand> = self
             .expected

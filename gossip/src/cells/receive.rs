@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::card::{Card, Entry, MAX_ROLL, SealedCard};
 use super::cell::{CellId, name_hash};
-use super::known::DELEGATES;
+use super::known::{DELEGATES, Which};
 use super::wire::{FILL_BYTES, Message, read};
 use super::{Cells, DOORS, Output};
 
@@ -24,12 +24,14 @@ impl Cells {
         let hears = is_delegate || voucher.is_some();
         match message {
             Message::Look { stamp } => {
-                let same = self.table.stamp() == stamp;
+                let same = self.table.stamp(Which::Told) == stamp;
                 let answer = if same { Message::Same } else { Message::Beats(self.table.beats()) };
                 self.send(from, &answer);
             }
             Message::Same => {
-                if let Some(delegate) = voucher {
+                // Since it was asked another delegate may have told more.
+                let stamp = self.table.stamp(Which::WithRoll);
+                if let Some(delegate) = voucher.filter(|_| self.looked_with.get(&from) == Some(&stamp)) {
                     self.table.same(now, delegate);
                 }
             }
@@ -49,10 +51,10 @@ impl Cells {
                 }
             }
             Message::News { news, ask } if hears => {
-                let before = self.table.stamp();
+                let before = self.table.stamp(Which::All);
                 self.table.take(now, news, voucher);
                 // There may be more than one message holds.
-                if voucher.is_some() && self.table.stamp() != before {
+                if voucher.is_some() && self.table.stamp(Which::All) != before {
                     self.look(from);
                 }
                 if !ask.is_empty() {
@@ -93,7 +95,7 @@ impl Cells {
                 self.send(from, &Message::Delegates(delegates));
             }
             Message::Delegates(delegates) => self.remember(delegates.into_iter().take(DELEGATES).collect()),
-            Message::Apart => self.come_apart(from),
+            Message::Apart => self.come_apart(now, from),
             Message::News { .. } | Message::Cards { .. } => {}
         }
     }

@@ -14,7 +14,13 @@ pub(crate) const MAX_JOBS: usize = 256;
 /// Hosts of a job that are named one by one.
 const FEW: usize = 8;
 const MAX_JOB_BYTES: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 const CONTEXT: &[u8] = b"rankmesh cell report 1\0";
+
+/// Whether this can be told on as the name of a job.
+pub(crate) fn is_job(name: &str) -> bool {
+    (1..=MAX_JOB_BYTES).contains(&name.len())
+}
 
 /// A set of members of a roll, by their positions.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,6 +44,10 @@ impl Bits {
         self.0.get(at / 8).is_some_and(|byte| byte & (1 << (at % 8)) != 0)
     }
 
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        (0..8 * self.0.len()).filter(|at| self.has(*at))
+    }
+
     fn is_sound(&self) -> bool {
         self.0.len() <= MAX_ROLL.div_ceil(8)
     }
@@ -59,16 +69,18 @@ impl Hosts {
         if few.len() <= FEW { Self::Few(few) } else { Self::Many(Bits::of(set)) }
     }
 
-    pub(crate) fn has(&self, at: usize) -> bool {
+    /// Their positions.
+    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self {
-            Self::Few(few) => few.iter().any(|of| usize::from(*of) == at),
-            Self::Many(bits) => bits.has(at),
+            Self::Few(few) => Box::new(few.iter().map(|at| usize::from(*at))),
+            Self::Many(bits) => Box::new(bits.iter()),
         }
     }
 
+    /// Each is named once: it would count twice otherwise.
     fn is_sound(&self) -> bool {
         match self {
-            Self::Few(few) => few.len() <= FEW,
+            Self::Few(few) => few.len() <= FEW && few.is_sorted_by(|a, b| a < b),
             Self::Many(bits) => bits.is_sound(),
         }
     }
@@ -103,8 +115,33 @@ pub(crate) struct Report {
     /// Jobs, sorted, with their hosts, and how many more there are.
     pub(crate) jobs: Vec<(String, Hosts)>,
     pub(crate) more_jobs: u32,
-    /// Of all before, by the author. Not part of what is sealed.
+    /// What a later version says besides.
+    #[serde(skip)]
+    pub(crate) later: Vec<u8>,
+    /// Of all before, by the author.
+    #[serde(skip)]
     pub(crate) seal: String,
+}
+
+/// Reports as they are sent: the bytes that are sealed, and the seal.
+pub(crate) mod as_sealed {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Report;
+    use crate::cells::bytes::read_said;
+
+    pub(crate) fn serialize<S: Serializer>(reports: &[Report], to: S) -> Result<S::Ok, S::Error> {
+        reports.iter().map(|report| (report.said(), &report.seal)).collect::<Vec<_>>().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Report>, D::Error> {
+        let read = |(said, seal): (Vec<u8>, String)| {
+            let (report, later) = read_said::<Report>(&said).ok_or_else(|| D::Error::custom("no report"))?;
+            Ok(Report { later, seal, ..report })
+        };
+        Vec::deserialize(from)?.into_iter().map(read).collect()
+    }
 }
 
 impl Report {
@@ -114,15 +151,20 @@ impl Report {
     }
 
     fn statement(&self) -> Vec<u8> {
-        let unsealed = Self { seal: String::new(), ..self.clone() };
-        [CONTEXT, &encoded(&unsealed)].concat()
+        [CONTEXT, &self.said()].concat()
+    }
+
+    /// The bytes that are sealed.
+    pub(crate) fn said(&self) -> Vec<u8> {
+        [&encoded(self)[..], &self.later].concat()
     }
 
     /// Whether its author says so, and it can be.
     pub(crate) fn is_good(&self, sealing: &Sealing) -> bool {
         let jobs = self.jobs.len() <= MAX_JOBS
-            && self.jobs.iter().all(|(job, hosts)| job.len() <= MAX_JOB_BYTES && hosts.is_sound());
-        let fits = self.author.len() <= MAX_JOB_BYTES && self.seal.len() <= MAX_SEAL_BYTES;
+            && self.jobs.iter().all(|(job, hosts)| is_job(job) && hosts.is_sound())
+            && self.jobs.is_sorted_by(|(a, _), (b, _)| a < b);
+        let fits = self.author.len() <= MAX_NAME_BYTES && self.seal.len() <= MAX_SEAL_BYTES;
         jobs && fits
             && self.cell.is_sound()
             && self.living.is_sound()
@@ -139,7 +181,7 @@ impl Report {
     }
 
     pub(crate) fn id(&self) -> u128 {
-        hash_of(&[b"report", &encoded(self)])
+        hash_of(&[b"report", &self.said(), self.seal.as_bytes()])
     }
 
     /// Whether both say the same, apart from sums that change all the time.

@@ -11,16 +11,19 @@ use std::time::Duration;
 
 use super::card::{Entry, MAX_ROLL, Roll, SealedCard};
 use super::cell::{CellId, mix, weight};
-use super::known::{Cell, DELEGATES, Fetch, Kept, Role, count_votes};
+use super::known::{Cell, DELEGATES, Fetch, Jobs, Kept, Role, Which, count_jobs, count_votes};
 use super::pool::Pool;
 use super::report::Report;
 use super::wire::{Beat, FILL_BYTES, Known, News};
+use crate::member::MemberState;
 use crate::seal::Sealing;
 
 /// Reports of a cell that are kept: those of its delegates, and of who was one or will be.
 const MAX_KEPT: usize = 5;
 /// Cells that are known at a time.
 pub const MAX_CELLS: usize = 1_024;
+/// Cells for which one name may report: that in which it is, and those that it was in a moment ago.
+const AUTHORED: usize = 3;
 /// Delegates of its own that must have named a roll before a member believes it.
 const VOUCHERS: usize = 2;
 /// A report is made anew after so many beats at the latest: what goes beyond is no beat.
@@ -42,6 +45,8 @@ pub(crate) struct Table {
     pool: Arc<Pool>,
     round: Duration,
     silent_after: Duration,
+    /// The sealer's, when the reports were judged last.
+    epoch: u64,
     pub(crate) role: Role,
     /// The own cell and the cards of its members, from its own gossip: nobody is asked for them.
     pub(crate) mates: (CellId, Vec<Arc<Entry>>),
@@ -55,6 +60,7 @@ impl Table {
     pub(crate) fn new(sealing: Sealing, pool: Arc<Pool>, round: Duration, silent_after: Duration) -> Self {
         Self {
             cells: BTreeMap::new(),
+            epoch: sealing.epoch(),
             sealing,
             pool,
             round,
@@ -89,6 +95,14 @@ impl Table {
         self.role = role;
     }
 
+    /// This node stood still: what was heard until then gets its time anew.
+    pub(crate) fn excuse(&mut self, now: Duration) {
+        for cell in self.cells.values_mut().filter(|cell| !cell.silent) {
+            cell.heard = now;
+            cell.reports.iter_mut().for_each(|kept| kept.moved = now);
+        }
+    }
+
     /// Whether any other cell is known.
     pub(crate) fn knows_others(&self, own: CellId) -> bool {
         self.cells.keys().any(|cell| *cell != own)
@@ -101,12 +115,37 @@ impl Table {
             .map(|(id, cell)| (*id, cell.state.iter().map(|(entry, lives)| (entry, *lives && !cell.silent))))
     }
 
+    /// All members, and what is known of each. A cell falls silent, too, where its members go to
+    /// others one by one: for `a_while` they may live there, if such others are heard.
+    pub(crate) fn states(&self, now: Duration, a_while: Duration) -> impl Iterator<Item = (&Arc<Entry>, MemberState)> {
+        self.cells.iter().flat_map(move |(id, cell)| {
+            let living = match cell.silent {
+                false => MemberState::Live,
+                true if now.saturating_sub(cell.heard) < a_while && self.has_kin(*id) => MemberState::Unconfirmed,
+                true => MemberState::Dead,
+            };
+            cell.state.iter().map(move |(entry, lives)| (entry, if *lives { living } else { MemberState::Dead }))
+        })
+    }
+
+    /// Whether a part of the cell is heard, or one that it is a part of: members go from one to the
+    /// other.
+    pub(crate) fn has_kin(&self, of: CellId) -> bool {
+        let is_kin = |id: &CellId| *id != of && (id.is_within(of) || of.is_within(*id));
+        self.cells.iter().any(|(id, cell)| is_kin(id) && !cell.silent && !cell.state.is_empty())
+    }
+
     /// The report that counts most of each cell, with the roll it speaks of.
     pub(crate) fn reports(&self) -> impl Iterator<Item = (&Report, &Roll)> {
         self.cells.values().filter_map(|cell| {
             let report = cell.counted.as_deref()?;
             Some((report, &**cell.rolls.iter().find(|roll| roll.id == report.roll)?))
         })
+    }
+
+    /// The jobs of each cell with their hosts, and how many jobs more run there.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = (CellId, &Jobs, u32)> {
+        self.cells.iter().map(|(id, cell)| (*id, &cell.jobs, cell.more_jobs))
     }
 
     /// Delegates that can be called, of other cells than `own`: of those that are heard, and of the
@@ -131,6 +170,8 @@ impl Table {
             let reports = |kept: &Kept| size_of::<Kept>() + size_of::<Report>() + 1_200 + kept.report.jobs.len() * 96;
             let fetch = cell.fetch.as_ref().map_or(0, |fetch| fetch.cards.len() * 256);
             let rolls: usize = cell.rolls.iter().map(|roll| roll.bytes()).sum();
+            let jobs: usize = cell.jobs.iter().map(|(job, hosts)| 48 + job.len() + 8 * hosts.len()).sum();
+            let rolls = rolls + jobs;
             size_of::<Cell>() + cell.reports.iter().map(reports).sum::<usize>() + rolls + fetch + cell.state.len() * 16
         };
         self.cells.values().map(of_cell).sum()
@@ -170,40 +211,45 @@ impl Table {
     }
 
     pub(crate) fn beats(&self) -> Vec<Beat> {
+        let told = |cell: &Cell| {
+            cell.reports.iter().filter(|kept| cell.is_among(Which::Told, kept)).map(|kept| kept.beat).collect()
+        };
         let beat = |(id, cell): (&CellId, &Cell)| Beat {
             cell: *id,
-            stamp: cell.stamp(),
-            beats: cell.reports.iter().map(|kept| kept.beat).collect(),
+            stamp: cell.stamp(Which::Told),
+            beats: told(cell),
             silent: cell.silent,
         };
-        self.cells.iter().filter(|(_, cell)| cell.is_told()).map(beat).collect()
+        self.cells.iter().filter(|(_, cell)| cell.is_told(Which::Told)).map(beat).collect()
     }
 
     /// A number that is another where anything but beats is known otherwise of the cells that are
-    /// heard.
-    pub(crate) fn stamp(&self) -> u64 {
+    /// heard, by these reports.
+    pub(crate) fn stamp(&self, which: Which) -> u64 {
         self.cells
             .values()
-            .filter(|cell| cell.is_told() && !cell.silent)
-            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp()))
+            .filter(|cell| cell.is_told(which) && !cell.silent)
+            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp(which)))
     }
 
-    /// A delegate has all that this node has.
+    /// A delegate has all that this node has with its rolls.
     pub(crate) fn same(&mut self, now: Duration, delegate: u64) {
         let heard = self.cells.iter().filter(|(_, cell)| !cell.silent);
         let cells: Vec<CellId> = heard.map(|(id, _)| *id).collect();
         for id in cells {
-            self.vouch(now, id, delegate);
+            self.vouch(now, id, delegate, |cell, kept| cell.is_among(Which::WithRoll, kept));
         }
     }
 
-    fn vouch(&mut self, now: Duration, id: CellId, delegate: u64) {
+    /// A delegate has these reports of a cell, and their rolls.
+    fn vouch(&mut self, now: Duration, id: CellId, delegate: u64, has: impl Fn(&Cell, &Kept) -> bool) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if !cell.silent {
             cell.heard = now;
         }
         let mut news = false;
-        for kept in &mut cell.reports {
+        let has: Vec<bool> = cell.reports.iter().map(|kept| has(cell, kept)).collect();
+        for (kept, _) in cell.reports.iter_mut().zip(has).filter(|(_, has)| *has) {
             if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
                 kept.vouchers.push(delegate);
             }
@@ -236,12 +282,14 @@ impl Table {
                 cell.silent = true;
                 continue;
             }
-            if cell.stamp() != beat.stamp {
+            if cell.stamp(Which::WithRoll) != beat.stamp {
                 differ.push(cell.known(beat.cell));
                 continue;
             }
             let mut goes_on = false;
-            for (kept, beat) in cell.reports.iter_mut().zip(&beat.beats) {
+            let here: Vec<u128> = cell.rolls.iter().map(|roll| roll.id).collect();
+            let theirs = cell.reports.iter_mut().filter(|kept| here.contains(&kept.report.roll));
+            for (kept, beat) in theirs.zip(&beat.beats) {
                 let rounds = now.saturating_sub(kept.first.0).as_millis() / self.round.as_millis().max(1);
                 let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
                 let most = (kept.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
@@ -262,10 +310,12 @@ impl Table {
                     cell.silent = false;
                     self.version += 1;
                 }
-                self.vouch(now, beat.cell, delegate);
+                self.vouch(now, beat.cell, delegate, |cell, kept| cell.is_among(Which::WithRoll, kept));
             }
         }
-        let unheard = self.cells.iter().filter(|(id, cell)| !theirs.contains_key(id) && cell.is_told() && !cell.silent);
+        let is_unheard =
+            |(id, cell): &(&CellId, &Cell)| !theirs.contains_key(id) && cell.is_told(Which::All) && !cell.silent;
+        let unheard = self.cells.iter().filter(is_unheard);
         differ.extend(unheard.map(|(id, cell)| cell.known(*id)));
         differ.truncate(MAX_CELLS);
         differ
@@ -275,8 +325,9 @@ impl Table {
     pub(crate) fn news_for(&self, now: Duration, theirs: &[Known]) -> (Vec<News>, Vec<Known>) {
         let (mut news, mut ask, mut bytes) = (Vec::new(), Vec::new(), 0);
         for known in theirs.iter().take(MAX_CELLS) {
-            let Some(cell) = self.cells.get(&known.cell).filter(|cell| cell.is_told()) else {
-                ask.push(Known { cell: known.cell, reports: Vec::new() });
+            let here = self.cells.get(&known.cell).filter(|cell| !cell.old);
+            let Some(cell) = here.filter(|cell| cell.is_told(Which::Told)) else {
+                ask.push(here.map_or(Known { cell: known.cell, reports: Vec::new() }, |cell| cell.known(known.cell)));
                 continue;
             };
             let is_older = |kept: &&Kept| {
@@ -284,11 +335,21 @@ impl Table {
                     *author == kept.author && (*generation, *serial) >= kept.report.age()
                 })
             };
-            let reports: Vec<Report> =
-                cell.reports.iter().filter(is_older).map(|kept| (*kept.report).clone()).collect();
-            bytes += reports.iter().map(|report| report.seal.len() + 400 + 100 * report.jobs.len()).sum::<usize>();
-            if bytes > FILL_BYTES {
-                break;
+            let told = || cell.reports.iter().filter(|kept| cell.is_among(Which::Told, kept));
+            let mut reports: Vec<Report> = Vec::new();
+            let mut left_out = false;
+            for kept in told().filter(is_older) {
+                let more = kept.report.said().len() + kept.report.seal.len();
+                // One always fits.
+                if bytes > 0 && bytes + more > FILL_BYTES {
+                    left_out = true;
+                    continue;
+                }
+                bytes += more;
+                reports.push((*kept.report).clone());
+            }
+            if left_out && reports.is_empty() {
+                continue;
             }
             let lacks = known.reports.iter().any(|(author, generation, serial)| {
                 !cell.reports.iter().any(|kept| kept.author == *author && kept.report.age() >= (*generation, *serial))
@@ -297,7 +358,7 @@ impl Table {
                 ask.push(cell.known(known.cell));
             }
             let idle_ms = |kept: &Kept| u32::try_from(now.saturating_sub(kept.moved).as_millis()).unwrap_or(u32::MAX);
-            let authors = cell.reports.iter().map(|kept| (kept.author, kept.beat, idle_ms(kept))).collect();
+            let authors = told().map(|kept| (kept.author, kept.beat, idle_ms(kept))).collect();
             news.push(News { cell: known.cell, silent: cell.silent, authors, reports });
         }
         (news, ask)
@@ -306,7 +367,9 @@ impl Table {
     /// Takes in reports. Of a delegate of this member's: it then keeps those that the delegate has.
     pub(crate) fn take(&mut self, now: Duration, news: Vec<News>, delegate: Option<u64>) {
         for news in news.into_iter().take(MAX_CELLS) {
+            let mut sent = Vec::new();
             for report in news.reports.into_iter().take(MAX_KEPT).filter(|report| report.cell == news.cell) {
+                sent.push((report.author_hash(), report.age()));
                 let author = news.authors.iter().find(|(author, ..)| *author == report.author_hash());
                 let (_, beat, idle_ms) = author.copied().unwrap_or_default();
                 let heard = (beat.min(MAX_BEATS), Duration::from_millis(idle_ms.into()));
@@ -320,9 +383,17 @@ impl Table {
             if before != (cell.silent, cell.reports.len()) {
                 self.version += 1;
             }
-            self.vouch(now, news.cell, delegate);
+            self.vouch(now, news.cell, delegate, |_, kept| sent.contains(&(kept.author, kept.report.age())));
             self.judge(news.cell);
         }
+    }
+
+    /// In which lives a name reports, each for which cell.
+    fn authored(&self, author: u64) -> impl Iterator<Item = (u64, CellId)> {
+        self.cells.iter().filter_map(move |(id, cell)| {
+            let its = cell.reports.iter().find(|kept| kept.author == author)?;
+            Some((its.report.generation, *id))
+        })
     }
 
     fn keep(&mut self, now: Duration, report: Report, (beat, idle): (u32, Duration), delegate: Option<u64>) {
@@ -335,12 +406,28 @@ impl Table {
             self.refused += 1;
             return;
         }
+        // Each cell that a node comes to is a further life of its own.
+        let mut others: Vec<(u64, CellId)> = self.authored(author).filter(|(_, other)| *other != id).collect();
+        others.sort_unstable();
+        let is_other = others.iter().any(|(generation, _)| *generation == report.generation);
+        let is_oldest = others.first().is_some_and(|(generation, _)| *generation > report.generation);
+        if is_other || (others.len() >= AUTHORED && is_oldest) {
+            self.refused += 1;
+            return;
+        }
         // Who has dropped a report would get it back from whoever has not yet.
         if idle >= self.silent_after && self.role == Role::Delegate {
             return;
         }
         if !report.is_good(&self.sealing) {
             return;
+        }
+        if others.len() >= AUTHORED {
+            let left = others[0].1;
+            if let Some(cell) = self.cells.get_mut(&left) {
+                cell.reports.retain(|kept| kept.author != author);
+            }
+            self.judge(left);
         }
         let report = self.pool.report(report.id(), report);
         let cell = self.cells.entry(id).or_default();
@@ -385,8 +472,14 @@ impl Table {
         let ids = |state: &[(Arc<Entry>, bool)]| -> Vec<(u128, bool)> {
             state.iter().map(|(entry, lives)| (entry.id, *lives)).collect()
         };
-        let jobs = cell.counted.as_ref().is_none_or(|before| before.jobs != first.report.jobs);
-        self.version += u64::from(jobs);
+        let (jobs, more_jobs) = count_jobs(&ballots);
+        let names = |jobs: &Jobs| -> Vec<(String, Vec<u128>)> {
+            jobs.iter().map(|(job, hosts)| (job.clone(), hosts.iter().map(|host| host.id).collect())).collect()
+        };
+        if more_jobs != cell.more_jobs || names(&jobs) != names(&cell.jobs) {
+            (cell.jobs, cell.more_jobs) = (jobs, more_jobs);
+            self.version += 1;
+        }
         if state.len() != cell.state.len() || ids(&state) != ids(&cell.state) {
             cell.state = state;
             self.version += 1;
@@ -394,9 +487,28 @@ impl Table {
         cell.counted = counted;
     }
 
+    /// Where seals may be judged otherwise than before, who is believed no more speaks for no cell.
+    fn judge_seals(&mut self) {
+        let epoch = self.sealing.epoch();
+        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+            return;
+        }
+        let ids: Vec<CellId> = self.cells.keys().copied().collect();
+        for id in ids {
+            let Some(cell) = self.cells.get_mut(&id) else { continue };
+            let before = cell.reports.len();
+            cell.reports.retain(|kept| kept.report.is_good(&self.sealing));
+            if cell.reports.len() != before {
+                self.version += 1;
+                self.judge(id);
+            }
+        }
+    }
+
     /// Passes time: a delegate finds who is not heard any more. Returns addresses of cells that are
     /// forgotten.
     pub(crate) fn pass(&mut self, now: Duration, forget_after: Duration) -> Vec<SocketAddr> {
+        self.judge_seals();
         let silent_after = self.silent_after;
         if self.role == Role::Delegate {
             let ids: Vec<CellId> = self.cells.keys().copied().collect();
@@ -523,6 +635,12 @@ impl Table {
         let all: Option<Vec<Arc<Entry>>> = fetch.order.iter().map(find).collect();
         let Some(entries) = all else { return came };
         let roll = Roll::new(entries);
+        if !roll.names_each_once() {
+            self.refused += 1;
+            cell.fetch = None;
+            cell.reports.retain(|kept| kept.report.roll != roll.id);
+            return false;
+        }
         if roll.id == fetch.roll {
             if judges {
                 cell.believed.push(roll.id);

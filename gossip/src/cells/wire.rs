@@ -41,6 +41,7 @@ pub(crate) struct News {
     pub(crate) cell: CellId,
     pub(crate) silent: bool,
     pub(crate) authors: Vec<(u64, u32, u32)>,
+    #[serde(with = "super::report::as_sealed")]
     pub(crate) reports: Vec<Report>,
 }
 
@@ -106,5 +107,5 @@ pub fn is_about_cells(payload: &[u8]) -> bool {
 /// Reads a message; what it can make us allocate is bounded by a payload's size.
 pub(crate) fn read(payload: &[u8]) -> Option<Message> {
     let bytes = payload.strip_prefix(&PREFIX[..]).filter(|bytes| bytes.len() <= MAX_PAYLOAD_BYTES)?;
-    decoded(bytes)
+    decoded(bytes).map(|(message, _)| message)
 }

@@ -164,3 +164,18 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(figures(3), figures(3));
     assert_ne!(figures(3), figures(4));
 }
+
+#[test]
+fn a_delegate_that_stood_still_calls_nobody_dead() {
+    let mut sim = grown(10, 64, 16);
+    sim.run(30 * SECOND);
+    let delegates: Vec<usize> =
+        (0..64).filter(|at| sim.nodes[*at].cells.as_ref().is_some_and(|cells| cells.is_delegate())).collect();
+    let held = delegates[0];
+    sim.step_clock(held, 7 * SECOND);
+    for _ in 0..80 {
+        sim.run(SECOND / 10);
+        let dead = (0..64).filter(|at| *at != held && sim.state_of(held, *at) == Some(MemberState::Dead)).count();
+        assert_eq!(dead, 0, "at {} us {held} calls living ones dead", sim.now);
+    }
+}

@@ -178,7 +178,14 @@ fn index(address: SocketAddr) -> usize {
 
 /// What a node says of its store and its jobs: 512 nodes run one job.
 fn tells(at: usize) -> Tells {
-    Tells { rows: 1_000, span_ns: Some((1, 2)), catalogue: 7, trust: 1, jobs: vec![format!("job{}", at / 512)] }
+    Tells {
+        rows: 1_000,
+        span_ns: Some((1, 2)),
+        catalogue: 7,
+        trust: 1,
+        jobs: vec![format!("job{}", at / 512)],
+        more_jobs: 0,
+    }
 }
 
 impl Sim {
@@ -278,6 +285,7 @@ impl Sim {
     fn called(&mut self, from: usize, to: usize) {
         let cell_of = |at: usize| self.nodes.get(at).and_then(|node| node.cells.as_ref()).map(Cells::cell);
         let (Some(theirs), Some(own)) = (cell_of(from), cell_of(to)) else { return };
+        let now = Duration::from_micros(self.now + self.nodes[to].ahead);
         if self.is_cut() && self.nodes[from].side != self.nodes[to].side {
             return;
         }
@@ -288,7 +296,7 @@ impl Sim {
                 }
             }
         } else if let Some(cells) = self.nodes[to].cells.as_mut() {
-            cells.called_from(theirs, address(from));
+            cells.called_from(now, theirs, address(from));
             self.drain(to);
         }
     }

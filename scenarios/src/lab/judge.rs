@@ -20,6 +20,10 @@ const WAYS: usize = 64;
 /// other as live: an older connection may first have to be found dead.
 const SETTLED: Duration = Duration::from_secs(4);
 
+/// How long they must have been so that the coordinator has to list the other as live: halves of a mesh
+/// are one again by then.
+const KNOWN: Duration = Duration::from_secs(30);
+
 /// A question with its result.
 #[derive(Debug)]
 pub struct Put {
@@ -154,7 +158,8 @@ fn covered(put: &Put, coverage: &Coverage, timeline: &Timeline) -> Result<BTreeS
         }
     }
     for host in &missing {
-        let well = timeline.joined(put.coordinator, *host, put.began, put.ended, SETTLED) && put.live.contains(host);
+        let joined = |margin| timeline.joined(put.coordinator, *host, put.began, put.ended, margin);
+        let well = joined(KNOWN) || (joined(SETTLED) && put.live.contains(host));
         if well && put.lag < put.timeout / 4 {
             let reason = coverage.missing.iter().find(|gone| gone.node == name_of(*host)).map(|gone| &gone.reason);
             return Err(format!("{} was well all the time and is missing: {reason:?}", name_of(*host)));
@@ -238,6 +243,21 @@ mod tests {
         timeline.host(1, HostState::Down);
         let why = judged(&both, &[], &timeline).wrong_coverage.unwrap();
         assert!(why.contains("could not"), "{why}");
+    }
+
+    #[test]
+    fn who_was_joined_for_long_is_missed_wrongly_however_it_is_listed() {
+        let (timeline, mut oracle) = (timeline(), Oracle::new(3));
+        let one = oracle.answer(&vec![(0, 0)], "SELECT count(*), sum(v) FROM t").unwrap();
+        let mut wrong_coverage = |after: Duration, is_listed: bool| {
+            let mut put = put(Came::Answer(one.clone(), coverage(&["n1"])), Duration::from_secs(1));
+            (put.began, put.ended) = (put.began + after, put.ended + after);
+            put.live.retain(|host| is_listed || *host == 0);
+            judge(&put, &timeline, &mut oracle).wrong_coverage.is_some()
+        };
+        let seconds = [1, 6, 36].map(Duration::from_secs);
+        assert_eq!(seconds.map(|after| wrong_coverage(after, true)), [false, true, true]);
+        assert_eq!(seconds.map(|after| wrong_coverage(after, false)), [false, false, true]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use digest::{Digest, WINDOW_NS, encode, time_use};
 use model::wire::{JobWindows, WindowDigest, WindowsReceived};
 use parking_lot::Mutex;
 use record::steady_now_ns;
-use standing::{Board, LONG_LOOKBACK, NO_JOB};
+use standing::{Board, DeadHosts, LONG_LOOKBACK, NO_JOB};
 use tokio::sync::Notify;
 
 use super::roster::Roster;
@@ -72,12 +72,13 @@ impl Boards {
     }
 
     /// Who is there, and who of these has ranks of which job. (On the board of all
-    /// the mesh nobody is expected.)
-    pub(super) fn members(&self, roster: &Roster) {
+    /// the mesh nobody is expected.) `ranks` are a job's, where that is known.
+    pub(super) fn members(&self, roster: &Roster, ranks: impl Fn(u64) -> Option<i32>) {
         for (job, board) in &mut self.state.lock().boards {
             board.presence(&roster.presence);
             board.expect_of(&roster.hosts_by_job().get(job).cloned().unwrap_or_default());
-            board.miss(roster.dead_hosts(*job));
+            board.miss(DeadHosts { ranks: ranks(*job), ..roster.dead_hosts(*job) });
+            board.unclear(roster.unclear(*job));
         }
     }
 

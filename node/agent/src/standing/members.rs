@@ -47,7 +47,7 @@ pub(super) async fn follow(shared: Arc<Shared>, all: bool, news: mpsc::Sender<Cu
             standing.set_roster(&roster);
             looked_at = Some((Arc::clone(&list), jobs));
         }
-        standing.boards.members(&roster);
+        standing.boards.members(&roster, |job| shared.recording.feed().job_name(job).nranks);
         follow_clocks(&shared, &own, &roster);
         receive_verdicts(&shared, &list, &roster, &mut read);
         let mut current = standing.all();

@@ -38,6 +38,8 @@ pub(super) struct Roster {
     dead: BTreeMap<u64, DeadHosts>,
     /// Those of the live ones whose gossip does not come here: they are in other cells.
     elsewhere: BTreeSet<String>,
+    /// Hosts of cells that name not all their jobs.
+    unclear: BTreeSet<String>,
 }
 
 impl Roster {
@@ -46,13 +48,14 @@ impl Roster {
         self.own = own.to_owned();
         self.presence.clear();
         self.elsewhere.clear();
+        self.unclear.clear();
         self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
         self.dead = own_jobs.iter().map(|job| (*job, DeadHosts::default())).collect();
         for member in list {
             let presence = match member.state {
-                MemberState::Live => Presence::Live,
+                // Who may live is missing where it sends nothing.
+                MemberState::Live | MemberState::Unconfirmed => Presence::Live,
                 MemberState::Dead => Presence::Dead,
-                MemberState::Unconfirmed => continue,
             };
             self.presence.insert(member.name.clone(), presence);
             if member.is_self {
@@ -61,6 +64,9 @@ impl Roster {
             if presence == Presence::Dead {
                 self.miss(member);
                 continue;
+            }
+            if member.facts.extra.contains_key(gossip::JOBS_CUT) {
+                self.unclear.insert(member.name.clone());
             }
             for job in jobs_of(member) {
                 if let Some(hosts) = self.hosts.get_mut(&job) {
@@ -90,6 +96,12 @@ impl Roster {
     /// The dead hosts of one of this host's jobs.
     pub(super) fn dead_hosts(&self, job: u64) -> DeadHosts {
         self.dead.get(&job).cloned().unwrap_or_default()
+    }
+
+    /// How many hosts may run one of this host's jobs, too, by what is known here.
+    pub(super) fn unclear(&self, job: u64) -> usize {
+        let hosts = self.hosts.get(&job);
+        hosts.map_or(0, |hosts| self.unclear.iter().filter(|host| !hosts.contains(*host)).count())
     }
 
     /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
@@ -146,6 +158,27 @@ mod tests {
         let is_self = name == "me";
         let seat = gossip::Seat::default();
         Member { name: name.into(), address, generation: 1, state, facts, is_self, double: None, seat }
+    }
+
+    /// One of a cell that names not all its jobs.
+    fn of_many_jobs(name: &str, text: &str) -> Member {
+        let mut member = member(name, MemberState::Live, Some(text));
+        Arc::make_mut(&mut member.facts).extra.insert(gossip::JOBS_CUT.to_owned(), "1".to_owned());
+        member
+    }
+
+    #[test]
+    fn who_may_live_and_who_may_run_the_job_are_counted() {
+        let mut roster = Roster::default();
+        let list = [
+            member("me", MemberState::Live, None),
+            member("a", MemberState::Unconfirmed, Some("1 7")),
+            of_many_jobs("b", "1 7"),
+            of_many_jobs("c", "1 9"),
+        ];
+        roster.update("me", &BTreeSet::from([7]), &list);
+        assert_eq!(roster.hosts(7).collect::<Vec<_>>(), ["a", "b", "me"]);
+        assert_eq!((roster.presence["a"], roster.unclear(7), roster.unclear(8)), (Presence::Live, 1, 0));
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub struct DeadHosts {
     pub of_job: Arc<BTreeSet<String>>,
     /// Those of which it is not known what they ran. They count where ranks of the job are not heard.
     pub perhaps: Arc<BTreeSet<String>>,
+    /// The job's ranks, where that is known: where all are heard from hosts that live, no dead one has
+    /// any, whatever it said (a job that was requeued on others).
+    pub ranks: Option<i32>,
 }
 
 /// Digests of a node by which others number their calls: of twice as many windows as are gossiped at
@@ -39,6 +42,8 @@ pub struct Board {
     hosts: Arc<BTreeSet<String>>,
     /// Hosts that count as missing as long as the mesh lists them as dead.
     dead_hosts: DeadHosts,
+    /// Live hosts of which it is not known here whether they run the job.
+    unclear: usize,
     /// Hosts that record calls of the job in time slices, and when they said so last, on this host's
     /// steady clock.
     slices: BTreeMap<Arc<str>, i64>,
@@ -179,6 +184,15 @@ impl Board {
     /// The dead hosts of the job: they are missing.
     pub fn miss(&mut self, dead_hosts: DeadHosts) {
         self.dead_hosts = dead_hosts;
+    }
+
+    /// So many live hosts may run the job, too: their cells of the mesh do not name all jobs.
+    pub fn unclear(&mut self, hosts: usize) {
+        self.unclear = hosts;
+    }
+
+    pub(super) fn unclear_hosts(&self) -> usize {
+        self.unclear
     }
 
     pub(super) fn dead_hosts(&self) -> &DeadHosts {

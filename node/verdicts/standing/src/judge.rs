@@ -1,5 +1,6 @@
 //! Judges windows by the digests on a board.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -324,9 +325,14 @@ impl<'a> View<'a> {
     fn heard(&self, window: i64) -> (usize, Vec<(String, String)>) {
         let (mut answered, mut missing) = (0, Vec::new());
         let (hosts, dead) = (self.board.hosts(), self.board.dead_hosts());
-        let lacks_ranks = std::cell::LazyCell::new(|| self.lacks_ranks(window));
-        let perhaps = || dead.perhaps.iter().filter(|_| *lacks_ranks);
-        let dead: BTreeSet<&str> = dead.of_job.iter().chain(perhaps()).map(String::as_str).collect();
+        let are_all_heard = LazyCell::new(|| dead.ranks.is_some_and(|size| self.has_all_ranks(window, size)));
+        let lacks_ranks = LazyCell::new(|| match dead.ranks {
+            Some(_) => !*are_all_heard,
+            None => self.lacks_ranks(window),
+        });
+        let of_job = dead.of_job.iter().filter(|_| !*are_all_heard);
+        let perhaps = dead.perhaps.iter().filter(|_| *lacks_ranks);
+        let dead: BTreeSet<&str> = of_job.chain(perhaps).map(String::as_str).collect();
         for (node, page) in self.pages() {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
             let is_recent = newest >= window - RECENT;
@@ -362,6 +368,28 @@ impl<'a> View<'a> {
         ranks.len() < usize::try_from(size).unwrap_or(0)
     }
 
+    /// Whether all ranks of a job of this size were heard lately, from processes that have not ended
+    /// on hosts that live: by their environment, or in one communicator of all of them.
+    fn has_all_ranks(&self, window: i64, size: i32) -> bool {
+        let windows = window - LONG_LOOKBACK + 1..=window;
+        let hosts = self.board.hosts();
+        let mut ranks: BTreeMap<Option<u64>, BTreeSet<i32>> = BTreeMap::new();
+        for (_, page) in self.pages().filter(|(node, page)| !page.dead && hosts.contains(*node)) {
+            let digests = || page.within(windows.clone(), self.reference);
+            let gone: BTreeSet<u32> = digests().flat_map(|digest| digest.gone.iter().map(|gone| gone.pid)).collect();
+            for digest in digests() {
+                let processes = digest.processes.iter().filter(|process| !gone.contains(&process.pid));
+                let own = processes.filter_map(|process| process.of_job).filter(|(_, of)| *of == size);
+                ranks.entry(None).or_default().extend(own.map(|(rank, _)| rank));
+                let lives = |place: usize| digest.processes.get(place).is_some_and(|of| !gone.contains(&of.pid));
+                for lane in digest.lanes.iter().filter(|lane| lane.nranks == Some(size) && lives(lane.process)) {
+                    ranks.entry(Some(lane.comm_hash)).or_default().insert(lane.rank);
+                }
+            }
+        }
+        ranks.values().any(|heard| (0..size).all(|rank| heard.contains(&rank)))
+    }
+
     /// [`Self::heard`], and what is missing in the digests that came.
     fn coverage(&self, window: i64, digests: &[(&str, &Page, Vec<&Digest>)]) -> NodeCoverage {
         let (answered, missing) = self.heard(window);
@@ -370,6 +398,12 @@ impl<'a> View<'a> {
         let of_all = || digests.iter().flat_map(|(_, _, digests)| digests);
         let lost = of_all().fold(0u64, |sum, digest| sum.saturating_add(digest.lost));
         let cut = of_all().filter(|digest| digest.cut).count();
+        let unclear = self.board.unclear_hosts();
+        if unclear > 0 && self.board.dead_hosts().ranks.is_none_or(|size| !self.has_all_ranks(window, size)) {
+            coverage.notes.push(format!(
+                "{unclear} hosts in other cells of the mesh may run it, too: their cells run more jobs than they name"
+            ));
+        }
         if lost > 0 {
             coverage.notes.push(format!("{lost} records were lost in capture"));
         }

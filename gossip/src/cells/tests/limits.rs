@@ -1,0 +1,191 @@
+//! What one key, one name or one cell can take of what all share.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::cells::known::Which;
+use crate::cells::wire::{Known, News};
+
+fn told(by: &Cells) -> Vec<CellId> {
+    by.table.beats().into_iter().map(|beat| beat.cell).collect()
+}
+
+#[test]
+fn a_report_is_passed_on_with_its_roll_only() {
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    let cell = settled(high[0]).cell();
+    let asked = || vec![Known { cell, reports: Vec::new() }];
+    tell(&mut reader, high[0], &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    // Cards that their owners did not seal: there is no such roll.
+    tell(&mut reader, high[0], &cards(&roll, |_| "forged".to_owned()));
+    assert_eq!(told(&reader), []);
+    assert!(reader.table.news_for(SECOND, &asked()).0.is_empty(), "else two honest delegates would vouch for it");
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!(told(&reader), [cell]);
+    assert_eq!(reader.table.news_for(SECOND, &asked()).0[0].reports.len(), 1);
+}
+
+#[test]
+fn a_delegate_vouches_for_what_it_was_asked_about() {
+    let low: Vec<u16> = of_half(false).take(6).collect();
+    let mut net = Net::of(low.iter().copied());
+    net.acquaint();
+    let mut member =
+        low.iter().find(|n| !net.node(**n).is_delegate()).map(|n| net.0.remove(&address(*n)).unwrap()).unwrap();
+    let delegates: Vec<SocketAddr> = member.delegates.iter().map(|(_, address)| *address).collect();
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (roll, _) = roll_of(&high);
+    // The second was asked before the first told of this cell: it did not say that it knows it.
+    member.look(delegates[1]);
+    tell(&mut member, delegates[0].port(), &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    tell(&mut member, delegates[0].port(), &cards(&roll, |_| String::new()));
+    tell(&mut member, delegates[1].port(), &Message::Same);
+    assert_eq!(member.people(SECOND).len(), 5);
+    // Nor does one that told of another report of the same author.
+    let other = report_of(high[1], 2, &Roll::default(), [].into_iter());
+    let authors = vec![(name_hash(&format!("n{}", high[0])), 0, 0), (other.author_hash(), 0, 0)];
+    let told = News { cell: other.cell, silent: false, authors, reports: vec![other] };
+    tell(&mut member, delegates[1].port(), &Message::News { news: vec![told], ask: Vec::new() });
+    assert_eq!(member.people(SECOND).len(), 5);
+    member.look(delegates[2]);
+    tell(&mut member, delegates[2].port(), &Message::Same);
+    assert_eq!(member.people(SECOND).len(), 8);
+}
+
+#[test]
+fn a_name_reports_for_the_cells_that_it_was_in_last() {
+    let mut reader = settled(of_half(false).next().unwrap());
+    let author = settled(of_half(true).next().unwrap());
+    let n = author.cfg.address.port();
+    let mut say = |depth: u8, generation: u64| {
+        let cell = CellId::of(author.entry.place, depth);
+        let report =
+            Report { cell, generation, seal: String::new(), ..report_of(n, 1, &Roll::default(), [].into_iter()) };
+        tell(&mut reader, n, &news(report.sealed(&author.sealing)));
+        let kept = reader.table.cells().map(|(cell, _)| cell);
+        let kept = kept.filter(|cell| reader.table.own_report(*cell, author.entry.name_hash).is_some());
+        (kept.map(CellId::depth).collect::<Vec<_>>(), reader.refused())
+    };
+    assert_eq!(say(1, 10), (vec![1], 0));
+    assert_eq!(say(2, 10), (vec![1], 1), "in one life it is in one cell");
+    assert_eq!(say(2, 20).0, [1, 2]);
+    assert_eq!(say(3, 30).0, [1, 2, 3]);
+    assert_eq!(say(5, 5), (vec![1, 2, 3], 2), "one of long ago");
+    assert_eq!(say(4, 40).0, [2, 3, 4], "the oldest goes");
+}
+
+#[test]
+fn a_roll_has_one_card_of_each_name() {
+    let (mut reader, high) = (settled(of_half(false).next().unwrap()), of_half(true).next().unwrap());
+    let mut author = settled(high);
+    let first = author.own.clone();
+    author.reseal();
+    let roll = Roll::new([&first, &author.own].map(|sealed| Arc::new(Entry::new(sealed.card.clone()))).into());
+    tell(&mut reader, high, &news(report_of(high, 1, &roll, [true; 2].into_iter())));
+    let seals = HashMap::from([(first.card.serial, first.seal), (author.own.card.serial, author.own.seal.clone())]);
+    tell(&mut reader, high, &cards(&roll, |card| seals[&card.serial].clone()));
+    assert_eq!((names(&reader).len(), reader.refused()), (0, 1));
+    assert_eq!(reader.table.stamp(Which::WithRoll), 0);
+}
+
+#[test]
+fn a_cell_of_long_reports_does_not_keep_back_those_of_others() {
+    let (low, high): (Vec<u16>, Vec<u16>) = (of_half(false).take(6).collect(), of_half(true).take(5).collect());
+    let (roll, seals) = roll_of(&high);
+    let mut reader = settled(low[5]);
+    let long = |author: u16| {
+        let jobs = (0..MAX_JOBS).map(|n| (format!("{n:064}"), Hosts::of((0..1_000).map(|_| true)))).collect();
+        let report = Report { jobs, seal: String::new(), ..report_of(author, 1, &roll, [true; 5].into_iter()) };
+        report.sealed(&settled(author).sealing)
+    };
+    for author in &high {
+        tell(&mut reader, *author, &news(long(*author)));
+    }
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    let (own_roll, own_seals) = roll_of(&low[..5]);
+    tell(&mut reader, low[0], &news(report_of(low[0], 1, &own_roll, [true; 5].into_iter())));
+    tell(&mut reader, low[0], &cards(&own_roll, |card| own_seals[&card.name].clone()));
+    let [first, last] = [settled(high[0]).cell(), settled(low[0]).cell()];
+    let ask = [first, last].map(|cell| Known { cell, reports: Vec::new() });
+    let (news, _) = reader.table.news_for(SECOND, &ask);
+    assert_eq!(news.iter().map(|news| news.cell).collect::<Vec<_>>(), [first, last]);
+    assert!(!news[0].reports.is_empty() && news[0].authors.len() == 5);
+    assert!(encoded(&news).len() < crate::MAX_PAYLOAD_BYTES);
+}
+
+#[test]
+fn what_a_later_version_says_besides_is_passed_on_under_its_seal() {
+    let high: Vec<u16> = of_half(true).take(2).collect();
+    let later = |n: u16| {
+        let of = settled(n);
+        SealedCard::new(Card { later: vec![7, 8, 9], ..of.own.card.clone() }, &of.sealing)
+    };
+    let sealed: Vec<SealedCard> = high.iter().map(|n| later(*n)).collect();
+    let text = serde_json::to_string(&sealed[0]).unwrap();
+    assert_eq!(serde_json::from_str::<SealedCard>(&text).unwrap(), sealed[0]);
+    let roll = Roll::new(sealed.iter().map(|sealed| Arc::new(Entry::new(sealed.card.clone()))).collect());
+    let said = report_of(high[0], 1, &roll, [true; 2].into_iter());
+    let said = Report { later: vec![1], seal: String::new(), ..said }.sealed(&settled(high[0]).sealing);
+    let mut reader = settled(of_half(false).next().unwrap());
+    tell(&mut reader, high[0], &news(said.clone()));
+    let seals: HashMap<&str, &str> = sealed.iter().map(|of| (of.card.name.as_str(), of.seal.as_str())).collect();
+    // The message, too, may have more at its end.
+    let message = cards(&roll, |card| seals[card.name.as_str()].to_owned());
+    let longer = [wire::write(&message), vec![5; 40]].concat();
+    reader.receive(SECOND, "n2", address(2), &longer);
+    assert_eq!((names(&reader).len(), reader.refused()), (2, 0));
+    let asked = vec![Known { cell: said.cell, reports: Vec::new() }];
+    assert_eq!(reader.table.news_for(SECOND, &asked).0[0].reports, [said]);
+    let kept = reader.table.roll(settled(high[0]).cell(), roll.id).expect("it is here");
+    assert!(kept.entries.iter().all(|entry| entry.card.later == [7, 8, 9]));
+    // Nobody else changes it.
+    let forged = SealedCard { card: Card { later: vec![7], ..sealed[0].card.clone() }, seal: sealed[0].seal.clone() };
+    assert!(!forged.is_good(&settled(high[0]).sealing));
+}
+
+/// Seals of whom a trust list may revoke.
+struct Revoking(Named, Arc<Mutex<Option<String>>>);
+
+impl Sealer for Revoking {
+    fn seal(&self, statement: &[u8]) -> Result<String, String> {
+        self.0.seal(statement)
+    }
+
+    fn check(&self, node: &str, statement: &[u8], seal: &str) -> Result<(), String> {
+        let revoked = self.1.lock().unwrap();
+        if revoked.as_deref() == Some(node) { Err("revoked".into()) } else { self.0.check(node, statement, seal) }
+    }
+
+    fn epoch(&self) -> u64 {
+        u64::from(self.1.lock().unwrap().is_some())
+    }
+}
+
+#[test]
+fn a_delegate_that_is_revoked_does_not_keep_itself_in_other_cells() {
+    let (n, high): (u16, Vec<u16>) = (of_half(false).next().unwrap(), of_half(true).take(3).collect());
+    let revoked: Arc<Mutex<Option<String>>> = Arc::default();
+    let sealer = Revoking(Named(format!("n{n}")), Arc::clone(&revoked));
+    let mut reader = Cells::new(node(n).cfg, Some(Arc::new(sealer)), Arc::default(), Duration::ZERO);
+    reader.go(CellId::of(reader.entry.place, 1), Vec::new(), Duration::ZERO);
+    reader.moved = None;
+    reader.set_role(Duration::ZERO);
+    let (roll, seals) = roll_of(&high);
+    for author in &high {
+        tell(&mut reader, *author, &news(report_of(*author, 1, &roll, [true; 3].into_iter())));
+    }
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!(names(&reader).len(), 3);
+    // Its mates list it no more, at once; it itself goes on to say that it is there.
+    *revoked.lock().unwrap() = Some(format!("n{}", high[2]));
+    let (rest, _) = roll_of(&high[..2]);
+    for author in &high[..2] {
+        tell(&mut reader, *author, &news(report_of(*author, 2, &rest, [true; 2].into_iter())));
+    }
+    tell(&mut reader, high[0], &cards(&rest, |card| seals[&card.name].clone()));
+    reader.tick(2 * SECOND);
+    assert_eq!(names(&reader).len(), 2);
+    tell(&mut reader, high[2], &news(report_of(high[2], 9, &roll, [true; 3].into_iter())));
+    assert_eq!(names(&reader).len(), 2, "nor does it come back");
+}
