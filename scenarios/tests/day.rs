@@ -187,8 +187,14 @@ async fn a_host_with_an_older_file_answers_what_it_has_and_coverage_says_what_it
     let stores = Stores::make(40);
     // As a version before `captured` and `symbol_calls` would have left it.
     let older = stores.path("older.db");
-    export(&Export { db: stores.nodes[2].1.clone(), out: older.clone(), tables: Vec::new(), since: None })
-        .expect("plain");
+    export(&Export {
+        db: stores.nodes[2].1.clone(),
+        out: older.clone(),
+        tables: Vec::new(),
+        from_ns: None,
+        until_ns: None,
+    })
+    .expect("plain");
     rusqlite::Connection::open(&older)
         .and_then(|conn| conn.execute_batch("ALTER TABLE collectives DROP COLUMN captured; DROP TABLE symbol_calls;"))
         .expect("an older file");
