@@ -49,7 +49,12 @@ struct Net {
     listeners: Mutex<HashMap<SocketAddr, mpsc::Sender<Inbound>>>,
     cuts: Mutex<HashSet<(SocketAddr, SocketAddr)>>,
     about_cells: Mutex<u64>,
+    /// To whom nothing about cells comes but that there are several.
+    held: Mutex<Option<SocketAddr>>,
 }
+
+/// Begins a message that says so.
+const APART: &[u8] = b"RMC1\x0a";
 
 struct MemLink(Arc<Net>, u16);
 
@@ -57,7 +62,8 @@ impl Link for MemLink {
     fn send(&self, to: SocketAddr, payload: Vec<u8>) {
         let Self(net, n) = self;
         *net.about_cells.lock().unwrap() += u64::from(payload.starts_with(b"RMC"));
-        if net.cuts.lock().unwrap().contains(&(addr(*n), to)) {
+        let is_held = payload.starts_with(b"RMC1") && !payload.starts_with(APART);
+        if net.cuts.lock().unwrap().contains(&(addr(*n), to)) || (is_held && *net.held.lock().unwrap() == Some(to)) {
             return;
         }
         if let Some(listener) = net.listeners.lock().unwrap().get(&to) {
@@ -87,6 +93,8 @@ struct Mesh {
     nodes: BTreeMap<u16, Gossip>,
     left_out: Wrong,
     called_dead: Wrong,
+    /// Of nodes that are started from now on, another size of cells than the usual.
+    most: Option<usize>,
 }
 
 impl Mesh {
@@ -97,7 +105,7 @@ impl Mesh {
         cfg.seeds = seeds.iter().map(|seed| addr(*seed)).collect();
         cfg.interval = ROUND;
         cfg.dead_after = 20 * ROUND;
-        cfg.cells = Some(USE);
+        cfg.cells = Some(CellsUse { most: self.most.unwrap_or(USE.most), ..USE });
         let link = Arc::new(MemLink(self.net.clone(), n));
         let cfg = cfg.with_sealer(Arc::new(Named(format!("n{n}"))));
         let gossip = Gossip::start(cfg, link, rx, facts(n, &[])).await.unwrap();
@@ -271,4 +279,25 @@ async fn a_mesh_that_falls_into_cells_forgets_no_dead_and_calls_no_living_one_de
     let (left_out, called_dead) = (mesh.left_out.lock().unwrap(), mesh.called_dead.lock().unwrap());
     assert!(left_out.is_empty(), "an answer would not have named them: {left_out:#?}");
     assert!(called_dead.is_empty(), "an answer would have named them: {called_dead:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_late_where_its_mates_have_gone_does_not_call_them_dead() {
+    let mut mesh = Mesh::default();
+    for n in 0..7 {
+        mesh.most = Some(if n == 6 { 8 } else { 7 });
+        mesh.start(n, 1_000, &[0]).await;
+    }
+    mesh.eventually("all know all", |_, list| is_all(list, 7)).await;
+    // The eighth lets all go but n6, for which eight have room in one cell.
+    *mesh.net.held.lock().unwrap() = Some(addr(6));
+    mesh.most = Some(7);
+    mesh.start(7, 1_000, &[0]).await;
+    let hears_nobody = |list: &[Member]| list.iter().all(|member| member.is_self || !member.is_live());
+    mesh.eventually("n6 hears nobody any more", |n, list| n != 6 || hears_nobody(list)).await;
+    *mesh.net.held.lock().unwrap() = None;
+    mesh.eventually("all know all in cells", |_, list| is_all(list, 8)).await;
+    let called_dead = mesh.called_dead.lock().unwrap();
+    let by_it: Vec<&String> = called_dead.iter().filter(|called| called.starts_with("n6 ")).collect();
+    assert!(by_it.is_empty(), "an answer would have named them: {by_it:#?}");
 }

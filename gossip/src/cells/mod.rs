@@ -27,7 +27,7 @@ mod table;
 mod tests;
 mod wire;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,8 +148,6 @@ pub struct Cells {
     rounds: u64,
     /// Which of the delegates this member asked last.
     looked: usize,
-    /// By the delegate, the stamp with which it was asked last.
-    looked_with: HashMap<SocketAddr, u64>,
     next_round: Duration,
     contacts: Vec<SocketAddr>,
     /// Since when another cell would be right, and which.
@@ -196,7 +194,6 @@ impl Cells {
             report_serial: 0,
             rounds: 0,
             looked: 0,
-            looked_with: HashMap::new(),
             contacts: Vec::new(),
             wanted: None,
             moved: None,
@@ -479,8 +476,6 @@ impl Cells {
 
     fn look(&mut self, to: SocketAddr) {
         let stamp = self.table.stamp(Which::WithRoll);
-        self.looked_with.retain(|of, _| self.delegates.iter().any(|(_, address)| address == of));
-        self.looked_with.insert(to, stamp);
         self.send(to, &Message::Look { stamp });
     }
 

@@ -25,13 +25,13 @@ impl Cells {
         match message {
             Message::Look { stamp } => {
                 let same = self.table.stamp(Which::Told) == stamp;
-                let answer = if same { Message::Same } else { Message::Beats(self.table.beats()) };
+                let answer = if same { Message::Same { stamp } } else { Message::Beats(self.table.beats()) };
                 self.send(from, &answer);
             }
-            Message::Same => {
+            Message::Same { stamp } => {
                 // Since it was asked another delegate may have told more.
-                let stamp = self.table.stamp(Which::WithRoll);
-                if let Some(delegate) = voucher.filter(|_| self.looked_with.get(&from) == Some(&stamp)) {
+                let is_current = self.table.stamp(Which::WithRoll) == stamp;
+                if let Some(delegate) = voucher.filter(|_| is_current) {
                     self.table.same(now, delegate);
                 }
             }

@@ -246,8 +246,8 @@ fn who_is_no_delegate_believes_a_roll_that_two_of_its_delegates_name() {
     assert_eq!(known(&member), 5, "one delegate alone is not believed");
     tell(&mut member, delegates[0], &said);
     assert_eq!(known(&member), 5, "nor twice");
-    member.look(address(delegates[1]));
-    tell(&mut member, delegates[1], &Message::Same);
+    let stamp = member.table.stamp(Which::WithRoll);
+    tell(&mut member, delegates[1], &Message::Same { stamp });
     assert_eq!(known(&member), 8);
 }
 

@@ -50,8 +50,8 @@ pub(crate) struct News {
 pub(crate) enum Message {
     /// A member asks its delegate whether anything is new to who has the table of this stamp.
     Look { stamp: u64 },
-    /// Nothing is.
-    Same,
+    /// Nothing is, to who has that stamp.
+    Same { stamp: u64 },
     /// All cells in short: between delegates at each round, and the answer to a look.
     Beats(Vec<Beat>),
     /// Answers who is no delegate: these are, in its cell.

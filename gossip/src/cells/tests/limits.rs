@@ -37,10 +37,10 @@ fn a_delegate_vouches_for_what_it_was_asked_about() {
     let high: Vec<u16> = of_half(true).take(3).collect();
     let (roll, _) = roll_of(&high);
     // The second was asked before the first told of this cell: it did not say that it knows it.
-    member.look(delegates[1]);
+    let before = member.table.stamp(Which::WithRoll);
     tell(&mut member, delegates[0].port(), &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
     tell(&mut member, delegates[0].port(), &cards(&roll, |_| String::new()));
-    tell(&mut member, delegates[1].port(), &Message::Same);
+    tell(&mut member, delegates[1].port(), &Message::Same { stamp: before });
     assert_eq!(member.people(SECOND).len(), 5);
     // Nor does one that told of another report of the same author.
     let other = report_of(high[1], 2, &Roll::default(), [].into_iter());
@@ -48,8 +48,8 @@ fn a_delegate_vouches_for_what_it_was_asked_about() {
     let told = News { cell: other.cell, silent: false, authors, reports: vec![other] };
     tell(&mut member, delegates[1].port(), &Message::News { news: vec![told], ask: Vec::new() });
     assert_eq!(member.people(SECOND).len(), 5);
-    member.look(delegates[2]);
-    tell(&mut member, delegates[2].port(), &Message::Same);
+    let stamp = member.table.stamp(Which::WithRoll);
+    tell(&mut member, delegates[2].port(), &Message::Same { stamp });
     assert_eq!(member.people(SECOND).len(), 8);
 }
 
