@@ -40,6 +40,8 @@ pub(super) struct Roster {
     elsewhere: BTreeSet<String>,
     /// Hosts of cells that name not all their jobs.
     unclear: BTreeSet<String>,
+    /// Those of which it is not known whether they live.
+    unconfirmed: BTreeSet<String>,
 }
 
 impl Roster {
@@ -49,6 +51,7 @@ impl Roster {
         self.presence.clear();
         self.elsewhere.clear();
         self.unclear.clear();
+        self.unconfirmed.clear();
         self.hosts = own_jobs.iter().map(|job| (*job, Arc::new(BTreeSet::from([own.to_owned()])))).collect();
         self.dead = own_jobs.iter().map(|job| (*job, DeadHosts::default())).collect();
         for member in list {
@@ -57,6 +60,9 @@ impl Roster {
                 MemberState::Live | MemberState::Unconfirmed => Presence::Live,
                 MemberState::Dead => Presence::Dead,
             };
+            if member.state == MemberState::Unconfirmed {
+                self.unconfirmed.insert(member.name.clone());
+            }
             self.presence.insert(member.name.clone(), presence);
             if member.is_self {
                 continue;
@@ -106,7 +112,7 @@ impl Roster {
 
     /// Who judges one of this host's jobs, the first first; none of those that are `suspects`.
     pub(super) fn judges(&self, job: u64, suspects: &BTreeSet<String>) -> Vec<&str> {
-        judges(job, self.hosts(job).filter(|host| !suspects.contains(*host)))
+        judges(job, self.surely_live(job).filter(|host| !suspects.contains(*host)))
     }
 
     /// Whether this host does.
@@ -141,7 +147,12 @@ impl Roster {
 
     /// The host to whose clock those of one of this host's jobs are aligned: the first by name.
     pub(super) fn reference(&self, job: u64) -> Option<&str> {
-        self.hosts.get(&job)?.first().map(String::as_str)
+        self.surely_live(job).next()
+    }
+
+    /// Those of a job's hosts that judge and set the clock: of others it may never be heard.
+    fn surely_live(&self, job: u64) -> impl Iterator<Item = &str> {
+        self.hosts(job).filter(|host| !self.unconfirmed.contains(*host))
     }
 }
 
@@ -179,6 +190,8 @@ mod tests {
         roster.update("me", &BTreeSet::from([7]), &list);
         assert_eq!(roster.hosts(7).collect::<Vec<_>>(), ["a", "b", "me"]);
         assert_eq!((roster.presence["a"], roster.unclear(7), roster.unclear(8)), (Presence::Live, 1, 0));
+        assert_eq!(roster.reference(7), Some("b"));
+        assert!(!roster.judges(7, &BTreeSet::new()).contains(&"a"), "it may be dead");
     }
 
     #[test]

@@ -143,7 +143,8 @@ fn write_all(
     let mut counts = Vec::new();
     for table in chosen {
         sink.begin(table)?;
-        let mut statement = snapshot.prepare(&table.select(wanted.from_ns, wanted.until_ns)).map_err(sqlite)?;
+        let within = if table.is_kept_whole { (None, None) } else { (wanted.from_ns, wanted.until_ns) };
+        let mut statement = snapshot.prepare(&table.select(within.0, within.1)).map_err(sqlite)?;
         let mut rows = statement.query([]).map_err(sqlite)?;
         let mut count = 0;
         while let Some(row) = rows.next().map_err(sqlite)? {

@@ -26,8 +26,7 @@ pub(crate) struct Column {
     pub(crate) kind: Kind,
 }
 
-/// Tables whose rows describe others' and are kept whole in a copy of a span: they were written at other
-/// times than those.
+/// Tables that a copy of a span has whole.
 const DESCRIBE: &[&str] = &["processes", "clock_offsets"];
 
 /// A table that can be exported.
@@ -37,6 +36,9 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
     /// Its time in Unix nanoseconds, where it has one.
     pub(crate) time: Option<String>,
+    /// A copy of a span has all of it: its rows describe those of other tables, and were written at other
+    /// times than these.
+    pub(crate) is_kept_whole: bool,
 }
 
 impl Table {
@@ -80,14 +82,12 @@ fn table(conn: &Connection, name: String, ours: bool) -> rusqlite::Result<Table>
         })?
         .collect::<rusqlite::Result<_>>()?;
     let time = if ours {
-        TIMED_TABLES
-            .iter()
-            .find(|(table, _)| *table == name && !DESCRIBE.contains(table))
-            .map(|(_, column)| (*column).to_owned())
+        TIMED_TABLES.iter().find(|(table, _)| *table == name).map(|(_, column)| (*column).to_owned())
     } else {
         TIME_COLUMNS.iter().find(|time| columns.iter().any(|column| column.name == **time)).map(|c| (*c).to_owned())
     };
-    Ok(Table { name, columns, time })
+    let is_kept_whole = ours && DESCRIBE.contains(&name.as_str());
+    Ok(Table { name, columns, time, is_kept_whole })
 }
 
 /// The affinity rules, with NUMERIC and undeclared columns taken as text: the form that fits any

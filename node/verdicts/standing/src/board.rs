@@ -24,8 +24,8 @@ pub struct DeadHosts {
     pub of_job: Arc<BTreeSet<String>>,
     /// Those of which it is not known what they ran. They count where ranks of the job are not heard.
     pub perhaps: Arc<BTreeSet<String>>,
-    /// The job's ranks, where that is known: where all are heard from hosts that live, no dead one has
-    /// any, whatever it said (a job that was requeued on others).
+    /// The job's ranks, where that is known: where all are heard from hosts that live, `perhaps` have
+    /// none.
     pub ranks: Option<i32>,
 }
 

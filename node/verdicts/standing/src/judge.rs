@@ -330,9 +330,10 @@ impl<'a> View<'a> {
             Some(_) => !*are_all_heard,
             None => self.lacks_ranks(window),
         });
-        let of_job = dead.of_job.iter().filter(|_| !*are_all_heard);
+        // (Runs of one job may have the same ranks: those of a dead host of it are missing, whoever else
+        // has such.)
         let perhaps = dead.perhaps.iter().filter(|_| *lacks_ranks);
-        let dead: BTreeSet<&str> = of_job.chain(perhaps).map(String::as_str).collect();
+        let dead: BTreeSet<&str> = dead.of_job.iter().chain(perhaps).map(String::as_str).collect();
         for (node, page) in self.pages() {
             let newest = page.newest(self.reference).unwrap_or(i64::MIN);
             let is_recent = newest >= window - RECENT;

@@ -55,7 +55,7 @@ impl PlainFile {
                      WHERE max(alive_ns, coalesce(stop_ns, 0)) > {ns}"
                 )
             }));
-            let timed = |table: &&&Table| table.time.is_some();
+            let timed = |table: &&&Table| table.time.is_some() && !table.is_kept_whole;
             cut = wanted
                 .from_ns
                 .map(|ns| tables.iter().filter(timed).map(|table| (table.name.clone(), ns)).collect())
