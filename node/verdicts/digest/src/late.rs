@@ -90,8 +90,8 @@ struct Reference {
     bound_us: i64,
     /// In order.
     runs: Vec<Run>,
-    /// Some records of its host were lost in that time.
-    lost: bool,
+    /// The last window of which records of its host were lost.
+    lost_in: Option<i64>,
 }
 
 /// Another's consecutive calls, with means over them.
@@ -264,7 +264,7 @@ impl LateLane {
     /// Runs of the other that as many calls here coincide with.
     #[allow(clippy::too_many_arguments, reason = "what is known, each once")]
     fn coincide(
-        &self,
+        &mut self,
         me: &str,
         pid: u32,
         Now { window, lost_in, clock }: Now,
@@ -317,7 +317,12 @@ impl LateLane {
             return found;
         }
         let waits = places[..ends.len()].iter().all(|i| calls[*i].call.tier > 0);
-        if !waits || theirs.lost || lost_in.is_some_and(|lost_in| window - lost_in <= PATIENCE) {
+        if !waits {
+            return Vec::new();
+        }
+        if theirs.lost_in.max(lost_in).is_some_and(|lost_in| window - lost_in <= PATIENCE) {
+            // There is as much hope as before, once these are past.
+            self.since = window;
             return Vec::new();
         }
         let entries =
@@ -477,11 +482,11 @@ fn reference(
     clock: u16,
 ) -> Option<Reference> {
     let mut runs = Vec::new();
-    let (mut bound_us, mut lost) = (0, false);
+    let (mut bound_us, mut lost_in) = (0, None);
     for digest in nodes.iter().filter(|one| *one.node == **node).flat_map(|one| one.digests) {
         let Some(their) = digest.clock.filter(|their| their.reference == clock) else { continue };
         bound_us = bound_us.max(i64::from(their.bound_us));
-        lost |= digest.lost > 0;
+        lost_in = lost_in.max((digest.lost > 0).then_some(digest.window));
         let base_us = (digest.window.saturating_mul(WINDOW_NS) / 1_000).saturating_sub(their.offset_us);
         for (_, lane) in lanes_of(digest, comm, func).filter(|(of, _)| *of == pid) {
             let usable = lane.blocks.iter().filter(|block| match block.waited {
@@ -498,7 +503,7 @@ fn reference(
     }
     runs.sort_unstable_by_key(|run| run.start);
     runs.dedup_by_key(|run| run.start);
-    (!runs.is_empty()).then(|| Reference { node: Arc::clone(node), pid, bound_us, runs, lost })
+    (!runs.is_empty()).then(|| Reference { node: Arc::clone(node), pid, bound_us, runs, lost_in })
 }
 
 /// Only calls that make all ranks meet can be numbered so; any number will do for the others.
