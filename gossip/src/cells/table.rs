@@ -241,14 +241,14 @@ impl Table {
         }
     }
 
-    /// A delegate has these reports of a cell, and their rolls.
+    /// A delegate has these reports of a cell, and their rolls: it hears the cell where it has any.
     fn vouch(&mut self, now: Duration, id: CellId, delegate: u64, has: impl Fn(&Cell, &Kept) -> bool) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        if !cell.silent {
-            cell.heard = now;
-        }
         let mut news = false;
         let has: Vec<bool> = cell.reports.iter().map(|kept| has(cell, kept)).collect();
+        if !cell.silent && has.contains(&true) {
+            cell.heard = now;
+        }
         for (kept, _) in cell.reports.iter_mut().zip(has).filter(|(_, has)| *has) {
             if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
                 kept.vouchers.push(delegate);
@@ -383,6 +383,10 @@ impl Table {
             if before != (cell.silent, cell.reports.len()) {
                 self.version += 1;
             }
+            // The delegate hears who made these, be it that it has no news of them.
+            if !cell.silent && !cell.reports.is_empty() {
+                cell.heard = now;
+            }
             self.vouch(now, news.cell, delegate, |_, kept| sent.contains(&(kept.author, kept.report.age())));
             self.judge(news.cell);
         }
@@ -457,6 +461,10 @@ impl Table {
     /// Makes the members of a cell anew from the reports that count.
     fn judge(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
+        // Nobody speaks for it any more: who was in it stays listed, but not as living.
+        if cell.reports.is_empty() && !std::mem::replace(&mut cell.silent, true) {
+            self.version += 1;
+        }
         cell.rolls.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == roll.id));
         cell.believed.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == *roll));
         let mut counting: Vec<&Kept> = cell.reports.iter().filter(|kept| cell.counts(kept, self.role)).collect();
