@@ -252,3 +252,74 @@ fn a_delegate_that_has_no_report_of_a_cell_does_not_keep_it_alive() {
     }
     assert_eq!(member.table.cells().count(), 0, "it is silent and nobody is known of it");
 }
+
+/// Whom a node asks for which rolls.
+fn asks(of: &mut Cells) -> Vec<(u16, u128)> {
+    let asked = |output| match output {
+        Output::Send { to, payload } => match wire::read(&payload) {
+            Some(Message::Fetch { roll, .. }) => Some((to.port(), roll)),
+            _ => None,
+        },
+        Output::Move { .. } => None,
+    };
+    std::iter::from_fn(|| of.poll()).filter_map(asked).collect()
+}
+
+#[test]
+fn a_reporter_that_names_rolls_that_nobody_has_does_not_keep_back_those_of_others() {
+    let mut high: Vec<u16> = of_half(true).take(3).collect();
+    let cell = settled(high[0]).cell();
+    high.sort_by_key(|n| std::cmp::Reverse(weight(cell, name_hash(&format!("n{n}")))));
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    tell(&mut reader, high[1], &news(report_of(high[1], 1, &roll, [true; 3].into_iter())));
+    tell(&mut reader, high[1], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!((names(&reader).len(), asks(&mut reader).len()), (3, 1));
+    // A member comes. Who weighs most names a further roll each time.
+    let (roll, seals) = roll_of(&[&high[..], &[of_half(true).nth(3).unwrap()]].concat());
+    let mut asked = Vec::new();
+    for second in 2..12 {
+        let none = Roll { entries: Vec::new(), id: second.into() };
+        for (author, roll) in [(high[0], &none), (high[1], &roll)] {
+            let said = news(report_of(author, second.into(), roll, [true; 4].into_iter()));
+            reader.receive(second * SECOND, "n0", address(author), &wire::write(&said));
+        }
+        reader.tick(second * SECOND);
+        asked.extend(asks(&mut reader));
+    }
+    assert!(asked.iter().take(5).any(|(_, of)| *of == roll.id), "{asked:?}");
+    tell(&mut reader, high[1], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!(names(&reader).len(), 4);
+}
+
+#[test]
+fn what_more_reports_name_is_asked_for_first() {
+    let mut high: Vec<u16> = of_half(true).take(3).collect();
+    let cell = settled(high[0]).cell();
+    high.sort_by_key(|n| std::cmp::Reverse(weight(cell, name_hash(&format!("n{n}")))));
+    let (mut reader, (roll, _)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    let none = Roll { entries: Vec::new(), id: 7 };
+    let reports = [(high[0], &none), (high[1], &roll), (high[2], &roll)]
+        .map(|(author, roll)| report_of(author, 1, roll, [true; 3].into_iter()));
+    let authors = reports.iter().map(|report| (report.author_hash(), 0, 0)).collect();
+    let all = News { cell, silent: false, authors, reports: reports.into() };
+    tell(&mut reader, high[0], &Message::News { news: vec![all], ask: Vec::new() });
+    assert_eq!(asks(&mut reader).into_iter().map(|(_, of)| of).collect::<Vec<_>>(), [roll.id]);
+}
+
+#[test]
+fn what_can_be_no_roll_is_asked_for_once() {
+    let high: Vec<u16> = of_half(true).take(2).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    // Its cards are there, but in another order.
+    let mut entries = roll.entries.clone();
+    entries.reverse();
+    let id = Roll::id_of(entries.iter().map(|entry| entry.id));
+    let turned = Roll { entries, id };
+    for serial in 1..4 {
+        tell(&mut reader, high[0], &news(report_of(high[0], serial.into(), &turned, [true; 2].into_iter())));
+        tell(&mut reader, high[0], &cards(&turned, |card| seals[&card.name].clone()));
+        reader.tick((1 + serial) * SECOND);
+    }
+    assert_eq!(asks(&mut reader), [(high[0], id)]);
+    assert_eq!((names(&reader).len(), reader.refused()), (0, 1));
+}
