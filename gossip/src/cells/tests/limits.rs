@@ -323,3 +323,25 @@ fn what_can_be_no_roll_is_asked_for_once() {
     assert_eq!(asks(&mut reader), [(high[0], id)]);
     assert_eq!((names(&reader).len(), reader.refused()), (0, 1));
 }
+
+#[test]
+fn cards_of_a_later_version_fit_into_a_message() {
+    let n = of_half(true).next().unwrap();
+    let mut own = settled(n);
+    let (cell, mut outputs) = (own.cell(), Vec::new());
+    let card = |n: u16| {
+        let name = format!("n{n}");
+        let later = vec![1; 1 << 10];
+        Arc::new(Entry::new(Card { name, later, facts: "x".repeat(MAX_FACTS_BYTES), ..own.own.card.clone() }))
+    };
+    let roll = Roll::new(of_half(true).take(200).map(card).collect());
+    let id = roll.id;
+    own.table.say(SECOND, report_of(n, 1, &roll, [true; 200].into_iter()), Arc::new(roll));
+    own.out.clear();
+    tell(&mut own, 9_999, &Message::Fetch { cell, roll: id, have: Vec::new() });
+    while let Some(output) = own.poll() {
+        outputs.push(output);
+    }
+    let [Output::Send { payload, .. }] = &outputs[..] else { panic!("one answer") };
+    assert!(payload.len() <= wire::FILL_BYTES + 64 && payload.len() > wire::FILL_BYTES / 2, "{}", payload.len());
+}
