@@ -69,6 +69,8 @@ pub(crate) struct Cell {
     /// One for each roll that is lacking and was asked for.
     pub(crate) fetches: Vec<Fetch>,
     pub(crate) asked: Duration,
+    /// Since when it is known here.
+    pub(crate) since: Duration,
     pub(crate) heard: Duration,
     pub(crate) silent: bool,
     /// Silent for half of the time for which it is listed: nobody is told of it any more, or two

@@ -135,9 +135,20 @@ impl Table {
 
     /// Whether a part of the cell is heard, or one that it is a part of: members go from one to the
     /// other.
-    pub(crate) fn has_kin(&self, of: CellId) -> bool {
-        let is_kin = |id: &CellId| *id != of && (id.is_within(of) || of.is_within(*id));
-        self.cells.iter().any(|(id, cell)| is_kin(id) && !cell.silent && !cell.state.is_empty())
+    fn has_kin(&self, of: CellId) -> bool {
+        self.kin(of).next().is_some()
+    }
+
+    /// Whether such a one has not been known for longer than `a_while`: with an older one nobody has to
+    /// wait any more.
+    pub(crate) fn has_new_kin(&self, of: CellId, now: Duration, a_while: Duration) -> bool {
+        self.kin(of).any(|cell| now < cell.since + a_while)
+    }
+
+    fn kin(&self, of: CellId) -> impl Iterator<Item = &Cell> {
+        let is_kin = move |id: &CellId| *id != of && (id.is_within(of) || of.is_within(*id));
+        let kin = self.cells.iter().filter(move |(id, cell)| is_kin(id) && !cell.silent && !cell.state.is_empty());
+        kin.map(|(_, cell)| cell)
     }
 
     /// The report that counts most of each cell, with the roll it speaks of.
@@ -440,7 +451,11 @@ impl Table {
             self.judge(left);
         }
         let report = self.pool.report(report.id(), report);
+        let is_new = self.cells.get(&id).is_none_or(|cell| cell.old);
         let cell = self.cells.entry(id).or_default();
+        if is_new {
+            cell.since = now;
+        }
         cell.reports.retain(|kept| kept.author != author);
         let vouchers = delegate.into_iter().collect();
         cell.reports.push(Kept {

@@ -109,4 +109,18 @@ fn who_hears_that_mates_have_gone_to_another_cell_calls_nobody_dead_for_a_while(
     assert_eq!(own.unsettled(2 * SECOND), Some(30 * SECOND));
     own.called_from(20 * SECOND, CellId::of(1 << 63, 1), address(4));
     assert_eq!([40, 50].map(|at| own.unsettled(at * SECOND).is_some()), [true, false]);
+    // Who goes on to say so excuses nobody for ever.
+    for at in 21..300 {
+        own.called_from(at * SECOND, CellId::of(1 << 63, 1), address(4));
+        assert!(at < 61 || own.unsettled(at * SECOND).is_none(), "after {at} s");
+    }
+}
+
+#[test]
+fn a_part_of_a_cell_that_is_known_for_long_excuses_nobody() {
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let reader = reader_of_silent(1, &high);
+    // The cell of the whole mesh is one that it is a part of.
+    let is_new = |at: u32| reader.table.has_new_kin(CellId::WHOLE, at * SECOND, 30 * SECOND);
+    assert_eq!([2, 30, 31, 100].map(is_new), [true, true, false, false]);
 }
