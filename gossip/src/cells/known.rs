@@ -42,6 +42,8 @@ pub(crate) struct Kept {
     /// When it came, and with which beat.
     pub(crate) first: (Duration, u32),
     pub(crate) moved: Duration,
+    /// When this node had stood still and gave it its time anew; others are told when it moved.
+    pub(crate) excused: Duration,
     /// It has gone on once since the cell was found silent.
     pub(crate) goes_on: bool,
     /// Delegates of this member's that have it.

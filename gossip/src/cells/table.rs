@@ -104,7 +104,7 @@ impl Table {
     pub(crate) fn excuse(&mut self, now: Duration) {
         for cell in self.cells.values_mut().filter(|cell| !cell.silent) {
             cell.heard = now;
-            cell.reports.iter_mut().for_each(|kept| kept.moved = now);
+            cell.reports.iter_mut().for_each(|kept| kept.excused = now);
         }
     }
 
@@ -464,6 +464,7 @@ impl Table {
             beat,
             first: (now, beat),
             moved: now.saturating_sub(idle),
+            excused: Duration::ZERO,
             goes_on: false,
             vouchers,
             asks,
@@ -544,7 +545,7 @@ impl Table {
             let ids: Vec<CellId> = self.cells.keys().copied().collect();
             for id in ids {
                 let Some(cell) = self.cells.get_mut(&id) else { continue };
-                let is_fresh = |kept: &Kept| now.saturating_sub(kept.moved) < silent_after;
+                let is_fresh = |kept: &Kept| now.saturating_sub(kept.moved.max(kept.excused)) < silent_after;
                 let is_of_it = |kept: &Kept| {
                     cell.counts(kept, Role::Delegate)
                         || cell.state.iter().any(|(entry, _)| entry.name_hash == kept.author)

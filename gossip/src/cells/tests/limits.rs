@@ -345,3 +345,18 @@ fn cards_of_a_later_version_fit_into_a_message() {
     let [Output::Send { payload, .. }] = &outputs[..] else { panic!("one answer") };
     assert!(payload.len() <= wire::FILL_BYTES + 64 && payload.len() > wire::FILL_BYTES / 2, "{}", payload.len());
 }
+
+#[test]
+fn who_stood_still_tells_others_how_old_is_what_it_heard() {
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    tell(&mut reader, high[0], &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    reader.tick(2 * SECOND);
+    reader.tick(20 * SECOND);
+    let ask = [Known { cell: settled(high[0]).cell(), reports: Vec::new() }];
+    let (told, _) = reader.table.news_for(20 * SECOND, &ask);
+    assert_eq!((told[0].silent, told[0].authors[0].2), (false, 19_000));
+    reader.table.pass(27 * SECOND, 3_600 * SECOND);
+    assert!(reader.table.news_for(27 * SECOND, &ask).0[0].silent);
+}
