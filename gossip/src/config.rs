@@ -112,9 +112,10 @@ impl GossipConfig {
     }
 
     /// For how long members that are remembered may be silent. In a mesh of several cells they are
-    /// heard of when the other cells are.
+    /// heard of when the other cells are; those that were dead before are none of it.
     pub(crate) fn patience(&self) -> Duration {
-        let is_large = self.cells.is_some_and(|cells| self.remembered.len() >= cells.most);
+        let lived = self.remembered.iter().filter(|(member, _)| member.may_live()).count();
+        let is_large = self.cells.is_some_and(|cells| lived >= cells.most);
         if is_large { self.dead_after.max(LEARNS * self.interval) } else { self.dead_after }
     }
 
@@ -192,11 +193,14 @@ mod tests {
         let member = |n| (crate::member::test_member(n, crate::MemberState::Live), Duration::ZERO);
         cfg.remembered = (1..=8).map(member).collect();
         assert_eq!(cfg.patience(), Duration::from_secs(5), "one cell, however large");
-        let patience = |most| {
+        let patience = |cfg: &GossipConfig, most| {
             let cells = Some(CellsUse { most, told: &[], jobs: "jobs", trust: "trust" });
             GossipConfig { cells, ..cfg.clone() }.patience()
         };
-        assert_eq!([9, 8].map(patience), [5, 30].map(Duration::from_secs));
+        assert_eq!([9, 8].map(|most| patience(&cfg, most)), [5, 30].map(Duration::from_secs));
+        // Of those one was dead before.
+        cfg.remembered[3].0.state = crate::MemberState::Dead;
+        assert_eq!(patience(&cfg, 8), Duration::from_secs(5));
     }
 
     #[test]

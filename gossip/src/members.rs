@@ -152,7 +152,8 @@ impl Directory {
                 seen.silent_since.get_or_insert(now);
             }
             let silent = seen.silent_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-            let may_have_gone = !seen.left && unsettled.is_some_and(|unsettled| silent < unsettled);
+            // Who was never heard here has gone nowhere from here.
+            let may_have_gone = seen.ever_live && !seen.left && unsettled.is_some_and(|unsettled| silent < unsettled);
             let judged = seen.ever_live || now.duration_since(seen.first) >= self.patience;
             let standing = match (seen.believed, alive) {
                 (false, _) => None,
@@ -177,8 +178,8 @@ impl Directory {
         if !self.remembered.is_empty() {
             let listed = self.seen.iter().filter(|(_, seen)| seen.standing.is_some());
             let known: FastSet<&str> = listed.map(|(id, _)| &*id.node_id).collect();
-            let excused = excused || unsettled.is_some();
-            changed |= self.remembered.look(now, excused, |name| known.contains(name) || elsewhere.contains(name));
+            let is_known = |name: &str| known.contains(name) || elsewhere.contains(name);
+            changed |= self.remembered.look(now, excused, unsettled, is_known);
         }
         Look { members: changed.then(|| self.list()), outranked_by }
     }
@@ -317,5 +318,41 @@ impl Seen {
             double: None,
             seat: Seat::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chitchat::{ChitchatConfig, FailureDetectorConfig};
+
+    use super::*;
+
+    #[test]
+    fn who_was_never_heard_is_dead_after_the_usual_silence_while_cells_change() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let id = |n: u16| ChitchatId::new(format!("n{n}"), 1, ([127, 0, 0, 1], n).into());
+        let (_seeds, seed_addrs) = tokio::sync::watch::channel(std::collections::HashSet::new());
+        let config = ChitchatConfig {
+            chitchat_id: id(1),
+            cluster_id: "m".to_owned(),
+            gossip_interval: second / 2,
+            listen_addr: id(1).gossip_advertise_addr,
+            seed_nodes: Vec::new(),
+            failure_detector_config: FailureDetectorConfig::default(),
+            marked_for_deletion_grace_period: 3_600 * second,
+            catchup_callback: None,
+            extra_liveness_predicate: None,
+        };
+        let mut chitchat = Chitchat::with_chitchat_id_and_seeds(config, seed_addrs, Vec::new());
+        // Another tells of it, and no heartbeat comes.
+        chitchat.reset_node_state_if_update(&id(2), std::iter::empty(), 1, 0);
+        let mut directory = Directory::new(id(1), 5 * second, Sealing::default(), None, Remembered::default());
+        let mut state = |at: u32| {
+            directory.look(&chitchat, start + at * second, &HashSet::new(), Some(30 * second));
+            directory.list().into_iter().find(|member| member.name == "n2").map(|member| member.state)
+        };
+        let states = [0, 2, 4, 6].map(&mut state);
+        let [unconfirmed, dead] = [MemberState::Unconfirmed, MemberState::Dead].map(Some);
+        assert_eq!(states, [unconfirmed, unconfirmed, unconfirmed, dead]);
     }
 }

@@ -295,7 +295,7 @@ impl Part {
             all.insert(member.name.clone(), member);
         }
         self.facts = facts;
-        self.before.retain(|name, _| !all.get(name).is_some_and(Member::is_live));
+        self.before.retain(|name, _| all.get(name).is_some_and(|member| !member.is_live()));
         all.values_mut().filter(|member| member.is_self).for_each(|own| own.seat.speaks = self.cells.is_delegate());
         Some(all.into_values().collect())
     }
@@ -342,5 +342,27 @@ impl Part {
             return HashSet::new();
         }
         self.cells.people(self.began.elapsed()).into_iter().map(|person| person.card().name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::test_member;
+
+    #[test]
+    fn facts_of_before_go_with_who_is_forgotten() {
+        let cfg = GossipConfig::new("m", "n1", 1, ([127, 0, 0, 1], 1).into());
+        let using = CellsUse { most: 2, told: &[], jobs: "jobs", trust: "trust" };
+        let mut part = Part::new(&cfg, using, &NodeFacts::default());
+        let own: Vec<Member> = (1..5).map(|n| test_member(n, MemberState::Live)).collect();
+        part.alive = living(&own);
+        part.own = own;
+        part.own[3].state = MemberState::Dead;
+        for n in [3, 4, 9] {
+            part.before.insert(format!("n{n}"), Arc::default());
+        }
+        part.list().expect("it is made for the first time");
+        assert_eq!(part.before.keys().collect::<Vec<_>>(), ["n4"]);
     }
 }

@@ -48,15 +48,23 @@ impl Remembered {
     }
 
     /// Updates the list and returns whether it changed; `known` tells which names gossip reports.
-    /// `excused`: missing heartbeats prove nothing now.
-    pub(crate) fn look(&mut self, now: Instant, excused: bool, known: impl Fn(&str) -> bool) -> bool {
+    /// `excused`: missing heartbeats prove nothing now. `unsettled`: for so much longer they may be
+    /// silent, since cells change; not for as long as cells do.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        excused: bool,
+        unsettled: Option<Duration>,
+        known: impl Fn(&str) -> bool,
+    ) -> bool {
         if self.members.is_empty() {
             return false;
         }
         let before = self.members.len();
         self.members.retain(|name, (_, forgotten)| now < *forgotten && !known(name));
         let mut changed = self.members.len() != before;
-        if self.patience_ends.is_none_or(|ends| now >= ends) && !excused {
+        let more = unsettled.unwrap_or_default();
+        if self.patience_ends.is_none_or(|ends| now >= ends + more) && !excused {
             for (member, _) in self.members.values_mut() {
                 changed |= std::mem::replace(&mut member.state, MemberState::Dead) != MemberState::Dead;
             }
@@ -111,15 +119,25 @@ mod tests {
         let unconfirmed = |name| (name, MemberState::Unconfirmed);
         let dead = |name| (name, MemberState::Dead);
         assert_eq!(states(&remembered), [unconfirmed("n2"), unconfirmed("n3")]);
-        assert!(!remembered.look(start + 4 * second, false, |_| false));
-        assert!(!remembered.look(start + 6 * second, true, |_| false), "this node stood still");
-        assert!(remembered.look(start + 7 * second, false, |_| false));
+        assert!(!remembered.look(start + 4 * second, false, None, |_| false));
+        assert!(!remembered.look(start + 6 * second, true, None, |_| false), "this node stood still");
+        assert!(remembered.look(start + 7 * second, false, None, |_| false));
         assert_eq!(states(&remembered), [dead("n2"), dead("n3")]);
-        assert!(!remembered.look(start + 8 * second, false, |_| false));
-        assert!(remembered.look(start + 11 * second, false, |_| false));
+        assert!(!remembered.look(start + 8 * second, false, None, |_| false));
+        assert!(remembered.look(start + 11 * second, false, None, |_| false));
         assert_eq!(states(&remembered), [dead("n2")]);
-        assert!(remembered.look(start + 12 * second, false, |name| name == "n2"));
+        assert!(remembered.look(start + 12 * second, false, None, |name| name == "n2"));
         assert!(remembered.is_empty());
+    }
+
+    #[test]
+    fn while_cells_change_they_are_dead_later_but_not_never() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut remembered = Remembered::new(&[(member(2), second)], "n1", 5 * second, 600 * second, start);
+        let unsettled = Some(30 * second);
+        assert!(!remembered.look(start + 34 * second, false, unsettled, |_| false));
+        assert!(remembered.look(start + 36 * second, false, unsettled, |_| false));
+        assert_eq!(states(&remembered), [("n2", MemberState::Dead)]);
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! What is known of one cell.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::card::{Entry, MAX_ROLL, Roll};
-use super::cell::{CellId, mix};
+use super::cell::{CellId, mix, weight};
 use super::report::Report;
 use super::wire::Known;
 
 /// Members of a cell that report on it.
 pub(crate) const DELEGATES: usize = 3;
+/// Rolls of one author that are asked for in vain before those of another.
+const ASKS: u32 = 3;
 
 /// How this node knows cells: by itself, or by so many delegates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +42,14 @@ pub(crate) struct Kept {
     /// When it came, and with which beat.
     pub(crate) first: (Duration, u32),
     pub(crate) moved: Duration,
+    /// When this node had stood still and gave it its time anew; others are told when it moved.
+    pub(crate) excused: Duration,
     /// It has gone on once since the cell was found silent.
     pub(crate) goes_on: bool,
     /// Delegates of this member's that have it.
     pub(crate) vouchers: Vec<u64>,
+    /// How often a roll that its author named was asked for since one came.
+    pub(crate) asks: u32,
 }
 
 /// The cards of a roll as they come.
@@ -61,8 +68,11 @@ pub(crate) struct Cell {
     /// Rolls that this node believes: as a delegate all that it has, else those that enough of its
     /// delegates named.
     pub(crate) believed: Vec<u128>,
-    pub(crate) fetch: Option<Fetch>,
+    /// One for each roll that is lacking and was asked for.
+    pub(crate) fetches: Vec<Fetch>,
     pub(crate) asked: Duration,
+    /// Since when it is known here.
+    pub(crate) since: Duration,
     pub(crate) heard: Duration,
     pub(crate) silent: bool,
     /// Silent for half of the time for which it is listed: nobody is told of it any more, or two
@@ -136,6 +146,27 @@ pub(crate) fn count_jobs(ballots: &[(&Roll, &Report)]) -> (Jobs, u32) {
 }
 
 impl Cell {
+    /// Which of the rolls that are lacking is to be asked for. After [`ASKS`] in vain it is that of
+    /// another author: one that names what nobody has would keep those of the others back. Rather
+    /// that of who is known to be of the cell, and what more of them name.
+    pub(crate) fn next_roll(&self, id: CellId, refused: &VecDeque<u128>) -> Option<u128> {
+        let is_lacking = |roll: u128| !refused.contains(&roll) && !self.rolls.iter().any(|known| known.id == roll);
+        let is_of_it = |kept: &Kept| self.state.iter().any(|(entry, _)| entry.name_hash == kept.author);
+        let naming = |roll: u128| self.reports.iter().filter(|kept| kept.report.roll == roll).count();
+        let rank = |kept: &&Kept| {
+            let likely = (!is_of_it(kept), Reverse(naming(kept.report.roll)));
+            (kept.asks / ASKS, likely, Reverse(weight(id, kept.author)))
+        };
+        let lacking = self.reports.iter().filter(|kept| is_lacking(kept.report.roll));
+        lacking.min_by_key(rank).map(|kept| kept.report.roll)
+    }
+
+    /// This can be no roll; who named it waits for the others with its next.
+    pub(crate) fn refuse(&mut self, roll: u128) {
+        self.fetches.retain(|fetch| fetch.roll != roll);
+        self.reports.iter_mut().filter(|kept| kept.report.roll == roll).for_each(|kept| kept.asks += ASKS);
+    }
+
     /// A number for these of its reports.
     pub(crate) fn stamp(&self, which: Which) -> u64 {
         self.reports.iter().filter(|kept| self.is_among(which, kept)).fold(1, |stamp, kept| {
@@ -175,7 +206,7 @@ impl Cell {
     }
 
     pub(crate) fn have(&self, mates: &[Arc<Entry>]) -> Vec<u64> {
-        let fetched = self.fetch.iter().flat_map(|fetch| fetch.cards.values());
+        let fetched = self.fetches.iter().flat_map(|fetch| fetch.cards.values());
         let mut have: Vec<u64> = self.entries().chain(mates).chain(fetched).map(|entry| entry.short()).collect();
         have.sort_unstable();
         have.dedup();

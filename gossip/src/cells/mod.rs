@@ -65,6 +65,9 @@ const NEW_FOR: u32 = 6;
 /// For so many rounds a larger cell has to be the right one before a node goes back to it: who has
 /// just come knows few, and to few everything looks like one small cell.
 const JOINS_AFTER: u32 = 60;
+/// Word that there are other cells excuses silent members for a while, and the next word only after
+/// so many times as long: any member can send it.
+const APART_AGAIN: u32 = 10;
 
 /// How one node takes part.
 #[derive(Debug, Clone)]
@@ -155,6 +158,8 @@ pub struct Cells {
     moved: Option<Duration>,
     /// Until when members of its cell may be on their way to another, or come from one.
     unsettled_until: Duration,
+    /// When the last word that there are other cells came that excuses silent members.
+    apart: Option<Duration>,
     /// Whom it has asked where it belongs, and not heard.
     asked: Vec<SocketAddr>,
     random: u64,
@@ -198,6 +203,7 @@ impl Cells {
             wanted: None,
             moved: None,
             unsettled_until: Duration::ZERO,
+            apart: None,
             asked: Vec::new(),
             random,
             out: VecDeque::new(),
@@ -375,7 +381,13 @@ impl Cells {
         if self.cell() != CellId::WHOLE {
             return;
         }
-        self.unsettled_until = now + self.people.a_while;
+        let (a_while, first) = (self.people.a_while, self.apart);
+        if first.is_none_or(|first| now >= first + APART_AGAIN * a_while) {
+            self.apart = Some(now);
+        }
+        if self.apart.is_some_and(|first| now < first + a_while) {
+            self.unsettled_until = self.unsettled_until.max(now + a_while);
+        }
         if self.people.mates.is_empty() {
             self.seek(from);
         } else if self.is_delegate() {
@@ -580,7 +592,7 @@ impl Cells {
             return;
         }
         let right = self.people.right_cell(&self.table, &self.entry, self.cfg.most, now);
-        if right != self.cell() || self.table.has_kin(self.cell()) {
+        if right != self.cell() || self.table.has_new_kin(self.cell(), now, self.people.a_while) {
             self.unsettled_until = now + self.people.a_while;
         }
         if right == self.cell() {

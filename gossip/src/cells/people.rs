@@ -294,9 +294,9 @@ impl People {
         all
     }
 
-    /// Addresses of the own cell's living by others' words that the own gossip does not have.
+    /// Addresses of the own cell's living by others' words that the own gossip does not know to live.
     pub(crate) fn absent(&self, table: &Table, own: &Arc<Entry>) -> Vec<SocketAddr> {
-        let there = self.mates.iter().filter(|mate| mate.state != MemberState::Dead).map(|mate| mate.entry.name_hash);
+        let there = self.mates.iter().filter(|mate| mate.state == MemberState::Live).map(|mate| mate.entry.name_hash);
         let there: HashSet<u64> = there.chain([own.name_hash]).collect();
         let of_own = table.cells().filter(|(cell, _)| *cell == own.card.cell);
         let members = of_own.flat_map(|(_, members)| members.filter(|(_, lives)| *lives));

@@ -11,6 +11,9 @@ use super::known::{DELEGATES, Which};
 use super::wire::{FILL_BYTES, Message, read};
 use super::{Cells, DOORS, Output};
 
+/// What a card takes in a message besides what it says and its seal.
+const CARD_BYTES: usize = 16;
+
 impl Cells {
     /// Takes in a message of the member of this name, as its certificate has it. `from` is where it
     /// is reached.
@@ -107,7 +110,7 @@ impl Cells {
         for entry in known.entries.iter().filter(|entry| !have.contains(&entry.short())) {
             let seal = if entry.id == self.entry.id { Some(&*self.own.seal) } else { self.people.seal_of(entry) };
             let card = SealedCard { card: entry.card.clone(), seal: seal.unwrap_or_default().to_owned() };
-            bytes += card.seal.len() + card.card.facts.len() + 200;
+            bytes += card.seal.len() + card.card.said().len() + CARD_BYTES;
             if bytes > FILL_BYTES {
                 break;
             }

@@ -4,7 +4,7 @@
 //! the beats of its reports. Any other member keeps what its delegates have: reports it judges by
 //! their seals, but cards it believes where two of its delegates name the same roll.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub const MAX_CELLS: usize = 1_024;
 const AUTHORED: usize = 3;
 /// Delegates of its own that must have named a roll before a member believes it.
 const VOUCHERS: usize = 2;
+/// Rolls that were refused and are remembered.
+const MAX_NO_ROLLS: usize = 64;
 /// A report is made anew after so many beats at the latest: what goes beyond is no beat.
 pub(crate) const MAX_BEATS: u32 = 100;
 /// Beats that a report may be ahead of two a round since it came: for messages that were late.
@@ -52,6 +54,8 @@ pub(crate) struct Table {
     pub(crate) mates: (CellId, Vec<Arc<Entry>>),
     /// Counts what changed of who lives where.
     pub(crate) version: u64,
+    /// What was named as a roll and can be none: it is not asked for again.
+    no_rolls: VecDeque<u128>,
     /// Reports, cards and cells that were refused for want of room.
     pub(crate) refused: u64,
 }
@@ -68,6 +72,7 @@ impl Table {
             role: Role::Delegate,
             mates: (CellId::WHOLE, Vec::new()),
             version: 0,
+            no_rolls: VecDeque::new(),
             refused: 0,
         }
     }
@@ -84,7 +89,7 @@ impl Table {
             if role == Role::Delegate {
                 let believed = std::mem::take(&mut cell.believed);
                 cell.rolls.retain(|roll| believed.contains(&roll.id));
-                cell.fetch = None;
+                cell.fetches.clear();
             }
             cell.believed = cell.rolls.iter().map(|roll| roll.id).collect();
             // Beats are the delegates' alone: what is not silent gets its time anew.
@@ -99,7 +104,7 @@ impl Table {
     pub(crate) fn excuse(&mut self, now: Duration) {
         for cell in self.cells.values_mut().filter(|cell| !cell.silent) {
             cell.heard = now;
-            cell.reports.iter_mut().for_each(|kept| kept.moved = now);
+            cell.reports.iter_mut().for_each(|kept| kept.excused = now);
         }
     }
 
@@ -130,9 +135,20 @@ impl Table {
 
     /// Whether a part of the cell is heard, or one that it is a part of: members go from one to the
     /// other.
-    pub(crate) fn has_kin(&self, of: CellId) -> bool {
-        let is_kin = |id: &CellId| *id != of && (id.is_within(of) || of.is_within(*id));
-        self.cells.iter().any(|(id, cell)| is_kin(id) && !cell.silent && !cell.state.is_empty())
+    fn has_kin(&self, of: CellId) -> bool {
+        self.kin(of).next().is_some()
+    }
+
+    /// Whether such a one has not been known for longer than `a_while`: with an older one nobody has to
+    /// wait any more.
+    pub(crate) fn has_new_kin(&self, of: CellId, now: Duration, a_while: Duration) -> bool {
+        self.kin(of).any(|cell| now < cell.since + a_while)
+    }
+
+    fn kin(&self, of: CellId) -> impl Iterator<Item = &Cell> {
+        let is_kin = move |id: &CellId| *id != of && (id.is_within(of) || of.is_within(*id));
+        let kin = self.cells.iter().filter(move |(id, cell)| is_kin(id) && !cell.silent && !cell.state.is_empty());
+        kin.map(|(_, cell)| cell)
     }
 
     /// The report that counts most of each cell, with the roll it speaks of.
@@ -168,7 +184,7 @@ impl Table {
     pub(crate) fn bytes(&self) -> usize {
         let of_cell = |cell: &Cell| {
             let reports = |kept: &Kept| size_of::<Kept>() + size_of::<Report>() + 1_200 + kept.report.jobs.len() * 96;
-            let fetch = cell.fetch.as_ref().map_or(0, |fetch| fetch.cards.len() * 256);
+            let fetch: usize = cell.fetches.iter().map(|fetch| fetch.cards.len() * 256).sum();
             let rolls: usize = cell.rolls.iter().map(|roll| roll.bytes()).sum();
             let jobs: usize = cell.jobs.iter().map(|(job, hosts)| 48 + job.len() + 8 * hosts.len()).sum();
             let rolls = rolls + jobs;
@@ -241,14 +257,14 @@ impl Table {
         }
     }
 
-    /// A delegate has these reports of a cell, and their rolls.
+    /// A delegate has these reports of a cell, and their rolls: it hears the cell where it has any.
     fn vouch(&mut self, now: Duration, id: CellId, delegate: u64, has: impl Fn(&Cell, &Kept) -> bool) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        if !cell.silent {
-            cell.heard = now;
-        }
         let mut news = false;
         let has: Vec<bool> = cell.reports.iter().map(|kept| has(cell, kept)).collect();
+        if !cell.silent && has.contains(&true) {
+            cell.heard = now;
+        }
         for (kept, _) in cell.reports.iter_mut().zip(has).filter(|(_, has)| *has) {
             if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
                 kept.vouchers.push(delegate);
@@ -383,6 +399,10 @@ impl Table {
             if before != (cell.silent, cell.reports.len()) {
                 self.version += 1;
             }
+            // The delegate hears who made these, be it that it has no news of them.
+            if !cell.silent && !cell.reports.is_empty() {
+                cell.heard = now;
+            }
             self.vouch(now, news.cell, delegate, |_, kept| sent.contains(&(kept.author, kept.report.age())));
             self.judge(news.cell);
         }
@@ -402,6 +422,7 @@ impl Table {
         if known.is_some_and(|kept| kept.report.age() >= report.age()) {
             return;
         }
+        let asks = known.map_or(0, |kept| kept.asks);
         if !self.cells.contains_key(&id) && self.cells.len() >= MAX_CELLS {
             self.refused += 1;
             return;
@@ -430,7 +451,11 @@ impl Table {
             self.judge(left);
         }
         let report = self.pool.report(report.id(), report);
+        let is_new = self.cells.get(&id).is_none_or(|cell| cell.old);
         let cell = self.cells.entry(id).or_default();
+        if is_new {
+            cell.since = now;
+        }
         cell.reports.retain(|kept| kept.author != author);
         let vouchers = delegate.into_iter().collect();
         cell.reports.push(Kept {
@@ -439,8 +464,10 @@ impl Table {
             beat,
             first: (now, beat),
             moved: now.saturating_sub(idle),
+            excused: Duration::ZERO,
             goes_on: false,
             vouchers,
+            asks,
         });
         cell.heard = cell.heard.max(now.saturating_sub(idle));
         if cell.reports.len() > MAX_KEPT {
@@ -457,6 +484,10 @@ impl Table {
     /// Makes the members of a cell anew from the reports that count.
     fn judge(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
+        // Nobody speaks for it any more: who was in it stays listed, but not as living.
+        if cell.reports.is_empty() && !std::mem::replace(&mut cell.silent, true) {
+            self.version += 1;
+        }
         cell.rolls.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == roll.id));
         cell.believed.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == *roll));
         let mut counting: Vec<&Kept> = cell.reports.iter().filter(|kept| cell.counts(kept, self.role)).collect();
@@ -514,7 +545,7 @@ impl Table {
             let ids: Vec<CellId> = self.cells.keys().copied().collect();
             for id in ids {
                 let Some(cell) = self.cells.get_mut(&id) else { continue };
-                let is_fresh = |kept: &Kept| now.saturating_sub(kept.moved) < silent_after;
+                let is_fresh = |kept: &Kept| now.saturating_sub(kept.moved.max(kept.excused)) < silent_after;
                 let is_of_it = |kept: &Kept| {
                     cell.counts(kept, Role::Delegate)
                         || cell.state.iter().any(|(entry, _)| entry.name_hash == kept.author)
@@ -576,25 +607,33 @@ impl Table {
             if lacking.len() >= most {
                 break;
             }
-            let unknown = |kept: &&Kept| !cell.rolls.iter().any(|roll| roll.id == kept.report.roll);
-            let mut wanted: Vec<&Kept> = cell.reports.iter().filter(unknown).collect();
-            wanted.sort_by_key(|kept| std::cmp::Reverse(weight(*id, kept.author)));
-            let Some(roll) = wanted.first().map(|kept| kept.report.roll) else {
-                cell.fetch = None;
+            let is_here = |roll: u128| cell.rolls.iter().any(|known| known.id == roll);
+            let named = |roll: u128| cell.reports.iter().any(|kept| kept.report.roll == roll);
+            let goes_on = |fetch: &Fetch| named(fetch.roll) && !is_here(fetch.roll);
+            let (going, outdated): (Vec<Fetch>, Vec<Fetch>) =
+                std::mem::take(&mut cell.fetches).into_iter().partition(goes_on);
+            cell.fetches = going;
+            let Some(roll) = cell.next_roll(*id, &self.no_rolls) else {
+                cell.fetches.clear();
                 continue;
             };
-            if cell.fetch.as_ref().is_some_and(|fetch| fetch.roll == roll) {
+            // What was fetched for a roll that nobody names any more is of use.
+            let cards = outdated.into_iter().flat_map(|fetch| fetch.cards);
+            if let Some(fetch) = cell.fetches.iter_mut().find(|fetch| fetch.roll == roll) {
+                fetch.cards.extend(cards.take(MAX_ROLL.saturating_sub(fetch.cards.len())));
                 if now.saturating_sub(cell.asked) < pause {
                     continue;
                 }
             } else {
-                // What was fetched for another roll of the cell is of use.
-                let cards = cell.fetch.take().map(|fetch| fetch.cards).unwrap_or_default();
-                cell.fetch = Some(Fetch { roll, order: Vec::new(), cards });
+                cell.fetches.push(Fetch { roll, order: Vec::new(), cards: cards.take(MAX_ROLL).collect() });
             }
             cell.asked = now;
-            let authors = wanted.iter().filter(|kept| kept.report.roll == roll).map(|kept| kept.report.address);
-            let authors = authors.collect();
+            let naming = cell.reports.iter_mut().filter(|kept| kept.report.roll == roll);
+            let asked = |kept: &mut Kept| {
+                kept.asks += 1;
+                kept.report.address
+            };
+            let authors = naming.map(asked).collect();
             let mates = if *id == self.mates.0 { &self.mates.1[..] } else { &[] };
             lacking.push(Lacking { cell: *id, roll, have: cell.have(mates), authors });
         }
@@ -611,9 +650,11 @@ impl Table {
         let judges = self.role == Role::Delegate;
         let Some(cell) = self.cells.get_mut(&id) else { return false };
         let mates = if id == self.mates.0 { &self.mates.1[..] } else { &[] };
+        let Some(at) = cell.fetches.iter().position(|fetch| fetch.roll == roll) else { return false };
+        let others = cell.fetches.iter().filter(|fetch| fetch.roll != roll).flat_map(|fetch| fetch.cards.values());
         let known: HashMap<u128, Arc<Entry>> =
-            cell.entries().chain(mates).map(|entry| (entry.id, Arc::clone(entry))).collect();
-        let Some(fetch) = cell.fetch.as_mut().filter(|fetch| fetch.roll == roll) else { return false };
+            cell.entries().chain(mates).chain(others).map(|entry| (entry.id, Arc::clone(entry))).collect();
+        let fetch = &mut cell.fetches[at];
         if order.len() > MAX_ROLL || Roll::id_of(order.iter().copied()) != roll {
             self.refused += u64::from(order.len() > MAX_ROLL);
             return false;
@@ -634,21 +675,23 @@ impl Table {
         let find = |card: &u128| known.get(card).or_else(|| fetch.cards.get(card)).cloned();
         let all: Option<Vec<Arc<Entry>>> = fetch.order.iter().map(find).collect();
         let Some(entries) = all else { return came };
-        let roll = Roll::new(entries);
-        if !roll.names_each_once() {
+        let (id_of_order, roll) = (roll, Roll::new(entries));
+        if !roll.names_each_once() || roll.id != id_of_order {
             self.refused += 1;
-            cell.fetch = None;
-            cell.reports.retain(|kept| kept.report.roll != roll.id);
+            cell.refuse(id_of_order);
+            if self.no_rolls.len() >= MAX_NO_ROLLS {
+                self.no_rolls.pop_front();
+            }
+            self.no_rolls.push_back(id_of_order);
             return false;
         }
-        if roll.id == fetch.roll {
-            if judges {
-                cell.believed.push(roll.id);
-            }
-            cell.rolls.push(self.pool.roll(roll));
-            cell.fetch = None;
-            self.judge(id);
+        if judges {
+            cell.believed.push(roll.id);
         }
+        cell.fetches.remove(at);
+        cell.reports.iter_mut().filter(|kept| kept.report.roll == roll.id).for_each(|kept| kept.asks = 0);
+        cell.rolls.push(self.pool.roll(roll));
+        self.judge(id);
         false
     }
 }

@@ -145,7 +145,7 @@ fn what_a_later_version_says_besides_is_passed_on_under_its_seal() {
 }
 
 /// Seals of whom a trust list may revoke.
-struct Revoking(Named, Arc<Mutex<Option<String>>>);
+struct Revoking(Named, Arc<Mutex<Vec<String>>>);
 
 impl Sealer for Revoking {
     fn seal(&self, statement: &[u8]) -> Result<String, String> {
@@ -154,23 +154,33 @@ impl Sealer for Revoking {
 
     fn check(&self, node: &str, statement: &[u8], seal: &str) -> Result<(), String> {
         let revoked = self.1.lock().unwrap();
-        if revoked.as_deref() == Some(node) { Err("revoked".into()) } else { self.0.check(node, statement, seal) }
+        if revoked.iter().any(|name| name == node) {
+            Err("revoked".into())
+        } else {
+            self.0.check(node, statement, seal)
+        }
     }
 
     fn epoch(&self) -> u64 {
-        u64::from(self.1.lock().unwrap().is_some())
+        self.1.lock().unwrap().len() as u64
     }
+}
+
+/// A node in its half of the line that judges by this list.
+fn settled_with(n: u16, revoked: &Arc<Mutex<Vec<String>>>) -> Cells {
+    let sealer = Revoking(Named(format!("n{n}")), Arc::clone(revoked));
+    let mut reader = Cells::new(node(n).cfg, Some(Arc::new(sealer)), Arc::default(), Duration::ZERO);
+    reader.go(CellId::of(reader.entry.place, 1), Vec::new(), Duration::ZERO);
+    reader.moved = None;
+    reader.set_role(Duration::ZERO);
+    reader
 }
 
 #[test]
 fn a_delegate_that_is_revoked_does_not_keep_itself_in_other_cells() {
     let (n, high): (u16, Vec<u16>) = (of_half(false).next().unwrap(), of_half(true).take(3).collect());
-    let revoked: Arc<Mutex<Option<String>>> = Arc::default();
-    let sealer = Revoking(Named(format!("n{n}")), Arc::clone(&revoked));
-    let mut reader = Cells::new(node(n).cfg, Some(Arc::new(sealer)), Arc::default(), Duration::ZERO);
-    reader.go(CellId::of(reader.entry.place, 1), Vec::new(), Duration::ZERO);
-    reader.moved = None;
-    reader.set_role(Duration::ZERO);
+    let revoked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let mut reader = settled_with(n, &revoked);
     let (roll, seals) = roll_of(&high);
     for author in &high {
         tell(&mut reader, *author, &news(report_of(*author, 1, &roll, [true; 3].into_iter())));
@@ -178,7 +188,7 @@ fn a_delegate_that_is_revoked_does_not_keep_itself_in_other_cells() {
     tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
     assert_eq!(names(&reader).len(), 3);
     // Its mates list it no more, at once; it itself goes on to say that it is there.
-    *revoked.lock().unwrap() = Some(format!("n{}", high[2]));
+    revoked.lock().unwrap().push(format!("n{}", high[2]));
     let (rest, _) = roll_of(&high[..2]);
     for author in &high[..2] {
         tell(&mut reader, *author, &news(report_of(*author, 2, &rest, [true; 2].into_iter())));
@@ -188,4 +198,165 @@ fn a_delegate_that_is_revoked_does_not_keep_itself_in_other_cells() {
     assert_eq!(names(&reader).len(), 2);
     tell(&mut reader, high[2], &news(report_of(high[2], 9, &roll, [true; 3].into_iter())));
     assert_eq!(names(&reader).len(), 2, "nor does it come back");
+}
+
+#[test]
+fn a_cell_whose_reporters_are_all_revoked_does_not_live_on_for_ordinary_members() {
+    let low: Vec<u16> = of_half(false).take(6).collect();
+    let mut net = Net::of(low.iter().copied());
+    net.acquaint();
+    let n = *low.iter().find(|n| !net.node(**n).is_delegate()).unwrap();
+    let revoked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let mut member = settled_with(n, &revoked);
+    member.set_mates(net.node(n).people.mates.clone(), SECOND);
+    assert!(!member.is_delegate());
+    let delegates: Vec<u16> = member.delegates.iter().map(|(_, address)| address.port()).collect();
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (roll, _) = roll_of(&high);
+    tell(&mut member, delegates[0], &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    tell(&mut member, delegates[0], &cards(&roll, |_| String::new()));
+    let stamp = member.table.stamp(Which::WithRoll);
+    tell(&mut member, delegates[1], &Message::Same { stamp });
+    let states = |member: &Cells, at: Duration| -> Vec<MemberState> {
+        let people = member.people(at);
+        let of_them = people.iter().filter(|person| high.iter().any(|n| person.card().name == format!("n{n}")));
+        of_them.map(|person| person.state).collect()
+    };
+    assert_eq!(states(&member, SECOND), [MemberState::Live; 3]);
+    revoked.lock().unwrap().push(format!("n{}", high[0]));
+    let version = member.version();
+    member.tick(2 * SECOND);
+    assert!(member.version() > version && member.table.beats().is_empty());
+    let stamp = member.table.stamp(Which::WithRoll);
+    tell(&mut member, delegates[1], &Message::Same { stamp });
+    assert_eq!(states(&member, 2 * SECOND), [MemberState::Dead; 3]);
+}
+
+#[test]
+fn a_delegate_that_has_no_report_of_a_cell_does_not_keep_it_alive() {
+    let low: Vec<u16> = of_half(false).take(6).collect();
+    let mut net = Net::of(low.iter().copied());
+    net.acquaint();
+    let mut member =
+        low.iter().find(|n| !net.node(**n).is_delegate()).map(|n| net.0.remove(&address(*n)).unwrap()).unwrap();
+    let delegates: Vec<u16> = member.delegates.iter().map(|(_, address)| address.port()).collect();
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (roll, _) = roll_of(&high);
+    tell(&mut member, delegates[0], &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    // The roll does not come: nobody vouches for the report.
+    for second in 2..20 {
+        let stamp = member.table.stamp(Which::WithRoll);
+        let same = wire::write(&Message::Same { stamp });
+        member.receive(second * SECOND, &format!("n{}", delegates[1]), address(delegates[1]), &same);
+        member.tick(second * SECOND);
+    }
+    assert_eq!(member.table.cells().count(), 0, "it is silent and nobody is known of it");
+}
+
+/// Whom a node asks for which rolls.
+fn asks(of: &mut Cells) -> Vec<(u16, u128)> {
+    let asked = |output| match output {
+        Output::Send { to, payload } => match wire::read(&payload) {
+            Some(Message::Fetch { roll, .. }) => Some((to.port(), roll)),
+            _ => None,
+        },
+        Output::Move { .. } => None,
+    };
+    std::iter::from_fn(|| of.poll()).filter_map(asked).collect()
+}
+
+#[test]
+fn a_reporter_that_names_rolls_that_nobody_has_does_not_keep_back_those_of_others() {
+    let mut high: Vec<u16> = of_half(true).take(3).collect();
+    let cell = settled(high[0]).cell();
+    high.sort_by_key(|n| std::cmp::Reverse(weight(cell, name_hash(&format!("n{n}")))));
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    tell(&mut reader, high[1], &news(report_of(high[1], 1, &roll, [true; 3].into_iter())));
+    tell(&mut reader, high[1], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!((names(&reader).len(), asks(&mut reader).len()), (3, 1));
+    // A member comes. Who weighs most names a further roll each time.
+    let (roll, seals) = roll_of(&[&high[..], &[of_half(true).nth(3).unwrap()]].concat());
+    let mut asked = Vec::new();
+    for second in 2..12 {
+        let none = Roll { entries: Vec::new(), id: second.into() };
+        for (author, roll) in [(high[0], &none), (high[1], &roll)] {
+            let said = news(report_of(author, second.into(), roll, [true; 4].into_iter()));
+            reader.receive(second * SECOND, "n0", address(author), &wire::write(&said));
+        }
+        reader.tick(second * SECOND);
+        asked.extend(asks(&mut reader));
+    }
+    assert!(asked.iter().take(5).any(|(_, of)| *of == roll.id), "{asked:?}");
+    tell(&mut reader, high[1], &cards(&roll, |card| seals[&card.name].clone()));
+    assert_eq!(names(&reader).len(), 4);
+}
+
+#[test]
+fn what_more_reports_name_is_asked_for_first() {
+    let mut high: Vec<u16> = of_half(true).take(3).collect();
+    let cell = settled(high[0]).cell();
+    high.sort_by_key(|n| std::cmp::Reverse(weight(cell, name_hash(&format!("n{n}")))));
+    let (mut reader, (roll, _)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    let none = Roll { entries: Vec::new(), id: 7 };
+    let reports = [(high[0], &none), (high[1], &roll), (high[2], &roll)]
+        .map(|(author, roll)| report_of(author, 1, roll, [true; 3].into_iter()));
+    let authors = reports.iter().map(|report| (report.author_hash(), 0, 0)).collect();
+    let all = News { cell, silent: false, authors, reports: reports.into() };
+    tell(&mut reader, high[0], &Message::News { news: vec![all], ask: Vec::new() });
+    assert_eq!(asks(&mut reader).into_iter().map(|(_, of)| of).collect::<Vec<_>>(), [roll.id]);
+}
+
+#[test]
+fn what_can_be_no_roll_is_asked_for_once() {
+    let high: Vec<u16> = of_half(true).take(2).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    // Its cards are there, but in another order.
+    let mut entries = roll.entries.clone();
+    entries.reverse();
+    let id = Roll::id_of(entries.iter().map(|entry| entry.id));
+    let turned = Roll { entries, id };
+    for serial in 1..4 {
+        tell(&mut reader, high[0], &news(report_of(high[0], serial.into(), &turned, [true; 2].into_iter())));
+        tell(&mut reader, high[0], &cards(&turned, |card| seals[&card.name].clone()));
+        reader.tick((1 + serial) * SECOND);
+    }
+    assert_eq!(asks(&mut reader), [(high[0], id)]);
+    assert_eq!((names(&reader).len(), reader.refused()), (0, 1));
+}
+
+#[test]
+fn cards_of_a_later_version_fit_into_a_message() {
+    let n = of_half(true).next().unwrap();
+    let mut own = settled(n);
+    let (cell, mut outputs) = (own.cell(), Vec::new());
+    let card = |n: u16| {
+        let name = format!("n{n}");
+        let later = vec![1; 1 << 10];
+        Arc::new(Entry::new(Card { name, later, facts: "x".repeat(MAX_FACTS_BYTES), ..own.own.card.clone() }))
+    };
+    let roll = Roll::new(of_half(true).take(200).map(card).collect());
+    let id = roll.id;
+    own.table.say(SECOND, report_of(n, 1, &roll, [true; 200].into_iter()), Arc::new(roll));
+    own.out.clear();
+    tell(&mut own, 9_999, &Message::Fetch { cell, roll: id, have: Vec::new() });
+    while let Some(output) = own.poll() {
+        outputs.push(output);
+    }
+    let [Output::Send { payload, .. }] = &outputs[..] else { panic!("one answer") };
+    assert!(payload.len() <= wire::FILL_BYTES + 64 && payload.len() > wire::FILL_BYTES / 2, "{}", payload.len());
+}
+
+#[test]
+fn who_stood_still_tells_others_how_old_is_what_it_heard() {
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    tell(&mut reader, high[0], &news(report_of(high[0], 1, &roll, [true; 3].into_iter())));
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    reader.tick(2 * SECOND);
+    reader.tick(20 * SECOND);
+    let ask = [Known { cell: settled(high[0]).cell(), reports: Vec::new() }];
+    let (told, _) = reader.table.news_for(20 * SECOND, &ask);
+    assert_eq!((told[0].silent, told[0].authors[0].2), (false, 19_000));
+    reader.table.pass(27 * SECOND, 3_600 * SECOND);
+    assert!(reader.table.news_for(27 * SECOND, &ask).0[0].silent);
 }

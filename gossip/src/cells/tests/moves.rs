@@ -109,4 +109,35 @@ fn who_hears_that_mates_have_gone_to_another_cell_calls_nobody_dead_for_a_while(
     assert_eq!(own.unsettled(2 * SECOND), Some(30 * SECOND));
     own.called_from(20 * SECOND, CellId::of(1 << 63, 1), address(4));
     assert_eq!([40, 50].map(|at| own.unsettled(at * SECOND).is_some()), [true, false]);
+    // Who goes on to say so excuses nobody for ever.
+    for at in 21..300 {
+        own.called_from(at * SECOND, CellId::of(1 << 63, 1), address(4));
+        assert!(at < 61 || own.unsettled(at * SECOND).is_none(), "after {at} s");
+    }
+}
+
+#[test]
+fn a_part_of_a_cell_that_is_known_for_long_excuses_nobody() {
+    let high: Vec<u16> = of_half(true).take(3).collect();
+    let reader = reader_of_silent(1, &high);
+    // The cell of the whole mesh is one that it is a part of.
+    let is_new = |at: u32| reader.table.has_new_kin(CellId::WHOLE, at * SECOND, 30 * SECOND);
+    assert_eq!([2, 30, 31, 100].map(is_new), [true, true, false, false]);
+}
+
+#[test]
+fn a_mate_that_others_know_to_live_is_called_where_it_may() {
+    let low: Vec<u16> = of_half(false).take(3).collect();
+    let mut own = settled(low[0]);
+    let (roll, seals) = roll_of(&low);
+    tell(&mut own, low[1], &news(report_of(low[1], 1, &roll, [true; 3].into_iter())));
+    tell(&mut own, low[1], &cards(&roll, |card| seals[&card.name].clone()));
+    for (state, absent) in [(MemberState::Live, false), (MemberState::Unconfirmed, true), (MemberState::Dead, true)] {
+        let states = [(low[1], MemberState::Live), (low[2], state)];
+        own.set_mates(
+            states.map(|(n, state)| Mate::new(settled(n).card().clone(), state, Tells::default())).into(),
+            SECOND,
+        );
+        assert_eq!(own.absent_mates().contains(&address(low[2])), absent, "{state:?}");
+    }
 }
