@@ -76,10 +76,12 @@ fn hosts(test: &str) -> Option<Hosts> {
     Some((lab, cgroups, servers))
 }
 
-/// Now, as `--since` takes it.
+/// The next whole second, when it has come, as `--since` takes it: requests are summed up by the second.
 fn now() -> String {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    format!("{}.{:09}", since_1970.as_secs(), since_1970.subsec_nanos())
+    let since_1970 = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let next = Duration::from_secs(since_1970().as_secs() + 1);
+    std::thread::sleep(next.saturating_sub(since_1970()));
+    next.as_secs().to_string()
 }
 
 /// What an attempt gives, how many it took, a few at most.
