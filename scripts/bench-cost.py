@@ -11,8 +11,10 @@ that it stored and lost, and the part of the time in which it recorded calls.
 Nothing else should run, and no other agent: probes are kernel-wide. A program should run for some
 20 s: a budget is kept over ten.
 """
-import json, math, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+import os, shutil, signal, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
+
+from bench_agent import Agent, interval
 
 ROUNDS = int(os.environ.get("ROUNDS", 10))
 MPIRUN = ["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2"]
@@ -91,47 +93,10 @@ def nccl(work):
     return None if made.returncode or not ranks.exists() else [str(ranks), "--ranks", "2", "--iters", "400000", "--work-ms", "0"]
 
 
-class Agent:
-    def __init__(self, binary, work, budget):
-        self.binary, self.at = binary, Path(tempfile.mkdtemp(dir=work))
-        at = str(self.at)
-        self.process = subprocess.Popen(
-            [binary, "up", "--name", "cost", "--listen", "127.0.0.1:0", "--identity", at + "/id",
-             "--socket", at + "/sock", "--store", at + "/db", "--budget", budget],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while self.ask("SELECT 1") is None:
-            if self.process.poll() is not None:
-                sys.exit("the agent ended: rankmesh check says what it needs")
-            time.sleep(0.1)
-
-    def ask(self, sql):
-        done = subprocess.run([self.binary, "query", "--socket", str(self.at / "sock"), "--format", "json", sql],
-                              capture_output=True, text=True)
-        return json.loads(done.stdout)["rows"][0][0] if done.returncode == 0 else None
-
-    def cpu(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def end(self):
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.at)
-
-
 def run(command):
     began = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
-
-
-def interval(values):
-    """The order statistics that hold the median with at least 95 %."""
-    values, n = sorted(values), len(values)
-    low = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.025),
-              default=0)
-    return values[low], values[n - 1 - low]
 
 
 def measure(name, command, binary, work):
@@ -139,7 +104,7 @@ def measure(name, command, binary, work):
     run(command)
     for turn in range(ROUNDS):
         for way in WAYS[turn % len(WAYS):] + WAYS[:turn % len(WAYS)]:
-            agent = None if way == "without" else Agent(binary, work, way if way in AGENTS else "none")
+            agent = None if way == "without" else Agent(binary, work, ["--budget", way if way in AGENTS else "none"])
             if way == "probes":
                 agent.process.send_signal(signal.SIGSTOP)
             before = agent.cpu() if agent else 0

@@ -9,43 +9,16 @@ within each turn, of requests a second and of p99, with the interval that holds 
 
 Nothing else should run, and no other agent: probes are kernel-wide.
 """
-import json, math, os, re, shutil, statistics, subprocess, sys, tempfile, time
+import os, re, shutil, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
+
+from bench_agent import Agent, interval
 
 ROUNDS = int(os.environ.get("ROUNDS", 10))
 SECONDS = int(os.environ.get("SECONDS", 10))
 CONNECTIONS = int(os.environ.get("CONNECTIONS", 8))
 PORT = 18080
 WAYS = {"without": None, "idle": ["--no-detect"], "follows": ["--serve", f"web=port:{PORT}"]}
-
-
-class Agent:
-    def __init__(self, binary, work, flags):
-        self.binary, self.at = binary, Path(tempfile.mkdtemp(dir=work))
-        at = str(self.at)
-        self.process = subprocess.Popen(
-            [binary, "up", "--name", "serve", "--listen", "127.0.0.1:0", "--identity", at + "/id",
-             "--socket", at + "/sock", "--store", at + "/db", *flags],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while self.ask("SELECT 1") is None:
-            if self.process.poll() is not None:
-                sys.exit("the agent ended: rankmesh check says what it needs")
-            time.sleep(0.1)
-        time.sleep(3)  # servers are looked for every two seconds
-
-    def ask(self, sql):
-        done = subprocess.run([self.binary, "query", "--socket", str(self.at / "sock"), "--format", "json", sql],
-                              capture_output=True, text=True)
-        return json.loads(done.stdout)["rows"][0][0] if done.returncode == 0 else None
-
-    def cpu(self):
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.at)
 
 
 def nginx(work):
@@ -70,14 +43,6 @@ def load(seconds):
     return rate, float(size) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit], count
 
 
-def interval(values):
-    """The order statistics that hold the median with at least 95 %."""
-    values, n = sorted(values), len(values)
-    low = max((k for k in range(n // 2) if sum(math.comb(n, i) for i in range(k + 1)) / 2**n <= 0.025),
-              default=0)
-    return values[low], values[n - 1 - low]
-
-
 def main():
     binary, ways = sys.argv[1], list(WAYS)
     for program in ["nginx", "wrk"]:
@@ -93,6 +58,8 @@ def main():
             for turn in range(ROUNDS):
                 for way in ways[turn % len(ways):] + ways[:turn % len(ways)]:
                     agent = None if WAYS[way] is None else Agent(binary, work, WAYS[way])
+                    if agent:
+                        time.sleep(3)  # servers are looked for every two seconds
                     before, began = agent.cpu() if agent else 0, time.monotonic()
                     rate, p99, count = load(SECONDS)
                     got[way].append((rate, p99))
