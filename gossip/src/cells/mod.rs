@@ -155,7 +155,6 @@ pub struct Cells {
     contacts: Vec<SocketAddr>,
     /// Since when another cell would be right, and which.
     wanted: Option<(CellId, Duration)>,
-    moved: Option<Duration>,
     /// Until when members of its cell may be on their way to another, or come from one.
     unsettled_until: Duration,
     /// When the last word that there are other cells came that excuses silent members.
@@ -201,7 +200,6 @@ impl Cells {
             looked: 0,
             contacts: Vec::new(),
             wanted: None,
-            moved: None,
             unsettled_until: Duration::ZERO,
             apart: None,
             asked: Vec::new(),
@@ -271,7 +269,7 @@ impl Cells {
 
     fn set_role(&mut self, now: Duration) {
         let is_chosen = self.delegates.iter().any(|(hash, _)| *hash == self.entry.name_hash);
-        let is_new = self.moved.is_some_and(|moved| now < moved + NEW_FOR * self.cfg.round);
+        let is_new = self.people.came.is_some_and(|came| now < came + NEW_FOR * self.cfg.round);
         self.table.set_role(if is_chosen && !is_new { Role::Delegate } else { Role::Member }, now);
     }
 
@@ -472,7 +470,7 @@ impl Cells {
                 let to = mates[self.draw(mates.len())];
                 self.send(to, &beats);
             }
-        } else if self.rounds.is_multiple_of(2) || self.table.doubts() {
+        } else if self.rounds.is_multiple_of(2) || self.table.doubts() || now < self.unsettled_until {
             self.looked = (self.looked + 1) % self.delegates.len();
             let to = self.delegates[self.looked].1;
             self.look(to);
@@ -612,7 +610,6 @@ impl Cells {
 
     fn go(&mut self, cell: CellId, mut doors: Vec<SocketAddr>, now: Duration) {
         self.wanted = None;
-        self.moved = Some(now);
         self.unsettled_until = now + self.people.a_while;
         let near = self.people.doors(&self.table, cell, now);
         for _ in 0..DOORS.min(near.len()) {

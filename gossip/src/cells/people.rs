@@ -18,6 +18,8 @@ const MAX_EXPECTED: usize = 4_096;
 /// For so many rounds they are expected, and those of a cell that was left may live where nothing else
 /// is heard of them.
 const A_WHILE: u32 = 60;
+/// So many rounds after a node came to a cell all who chose that cell when it did have come, too.
+const ALL_CAME: u32 = 8;
 
 /// What a node tells within its cell and a report sums up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -137,6 +139,10 @@ pub(crate) struct People {
     pub(crate) version: u64,
     /// The cell that was right at these versions, and when.
     right: Option<(u64, CellId, Duration)>,
+    /// When this node came to its cell; `None` for the first one.
+    pub(crate) came: Option<Duration>,
+    /// When all who came to that cell at about the same time are there.
+    is_met_at: Option<Duration>,
 }
 
 /// What a report says of its cell.
@@ -226,6 +232,7 @@ impl People {
         let stays = |former: &Former| !again.contains(&former.entry.name_hash) && now < former.since + forget_after;
         self.former.retain(stays);
         self.former.extend(former);
+        (self.came, self.is_met_at) = (Some(now), Some(now + self.a_while * ALL_CAME / A_WHILE));
         self.version += 1;
     }
 
@@ -303,39 +310,49 @@ impl People {
         members.filter(|(entry, _)| !there.contains(&entry.name_hash)).map(|(entry, _)| entry.card.address).collect()
     }
 
-    /// Where the living are.
+    /// Where the living are. Of those in the cell that was left, who belongs to this cell and has not come after
+    /// [`ALL_CAME`] rounds knew of more members, and went to a part of this cell at once.
     fn stands(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Stand> {
-        let mut people: ByName<(&Entry, bool)> = ByName::default();
-        let mut add = |entry, lives| {
+        let here = own.card.cell;
+        let is_met = self.is_met_at.is_none_or(|at| now >= at);
+        let mut people: ByName<(&Entry, bool, u8)> = ByName::default();
+        let mut add = |entry, lives, depth| {
             let entry: &Entry = entry;
-            let known = people.entry(entry.name_hash).or_insert((entry, lives));
+            let known = people.entry(entry.name_hash).or_insert((entry, lives, depth));
             if known.0.card.age() < entry.card.age() {
-                *known = (entry, lives);
+                *known = (entry, lives, depth);
             }
         };
-        add(own, true);
+        let depth_of = |entry: &Entry| entry.card.cell.depth();
+        add(own, true, here.depth());
         for mate in &self.mates {
-            add(&mate.entry, mate.state != MemberState::Dead);
+            add(&mate.entry, mate.state != MemberState::Dead, here.depth());
         }
-        table.states(now, self.a_while).for_each(|(entry, state)| add(entry, state != MemberState::Dead));
-        self.former(now).for_each(|entry| add(entry, true));
+        table.states(now, self.a_while).for_each(|(entry, state)| {
+            add(entry, state != MemberState::Dead, depth_of(entry));
+        });
+        for former in self.former(now) {
+            let went_on = is_met && here.is_within(former.card.cell) && here.contains(former.place);
+            add(former, true, if went_on { here.depth() + 1 } else { depth_of(former) });
+        }
         let mut stands: Vec<Stand> = self
             .expected
             .iter()
             .filter(|expected| now < expected.at + self.a_while && !people.contains_key(&expected.name_hash))
             .map(|expected| expected.stand)
             .collect();
-        let living = people.values().filter(|(_, lives)| *lives);
-        stands.extend(living.map(|(entry, _)| Stand { place: entry.place, depth: entry.card.cell.depth() }));
+        let living = people.into_values().filter(|(_, lives, _)| *lives);
+        stands.extend(living.map(|(entry, _, depth)| Stand { place: entry.place, depth }));
         stands
     }
 
-    /// The cell that this node belongs to. Found anew when anything changed, else remembered for a
-    /// while: of those who are listed for some time only the time runs out.
+    /// The cell that this node belongs to. Found anew when anything changed or all have come, else
+    /// remembered for a while: of those who are listed for some time only the time runs out.
     pub(crate) fn right_cell(&mut self, table: &Table, own: &Arc<Entry>, most: usize, now: Duration) -> CellId {
         let version = table.version.wrapping_add(self.version).wrapping_add(own.card.serial);
+        let met_since = |at: Duration| self.is_met_at.is_some_and(|met| at < met && met <= now);
         match self.right {
-            Some((of, cell, at)) if of == version && now < at + self.a_while => cell,
+            Some((of, cell, at)) if of == version && now < at + self.a_while && !met_since(at) => cell,
             _ => {
                 let cell = cell_for(own.place, self.stands(table, own, now), most);
                 self.right = Some((version, cell, now));

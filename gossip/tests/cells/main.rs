@@ -99,6 +99,22 @@ fn a_dead_cell_stays_dead_in_every_list() {
 }
 
 #[test]
+fn many_that_start_at_once_soon_know_each_other() {
+    for seed in 1..=4 {
+        let mut sim = Sim::new(seed, 64);
+        for at in 0..200 {
+            sim.add();
+            sim.start(at, &[at % 3]);
+            sim.run(2 * SECOND / 200);
+        }
+        let all: Vec<usize> = (0..200).collect();
+        let met = sim.until(&all, 60 * SECOND, SECOND, |sim, at| sim.wrong(at) == (0, 0));
+        // In virtual time: the same each time.
+        assert!(met.is_some_and(|met| met <= 13 * SECOND), "seed {seed}: {met:?}; cells {:?}", sim.sizes());
+    }
+}
+
+#[test]
 fn who_comes_goes_to_its_cell_once() {
     // Two racks that fill a cell each, and one that has room.
     let mut sim = grown(7, 84, 32);
