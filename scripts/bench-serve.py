@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
 """What following requests costs a server: nginx under wrk, in turns without an agent, with an agent
 that follows no server, and with one that follows this one. Printed are the medians of the ratios
-within each turn, of requests a second and of p99, with the interval that holds the median with
-95 %, the agent's share of a core, and how many of wrk's requests it counted.
+within each turn, of requests a second, of p99 and of nginx's CPU for a request, with the interval that
+holds the median with 95 %, the agent's share of a core, and how many of wrk's requests it counted.
 
     bench-serve.py RANKMESH   (root; wrk and nginx installed: Debian's wrk and nginx-light)
     ROUNDS=10 SECONDS=10 CONNECTIONS=8 bench-serve.py RANKMESH
+    DELAY_MS=1 CONNECTIONS=12 bench-serve.py RANKMESH
+
+Each connection asks again when it has its answer, as fast as the CPUs can, or DELAY_MS later: 12
+connections and 1 ms are some 10,000 requests a second.
 
 Nothing else should run, and no other agent: probes are kernel-wide.
 """
 import os, re, shutil, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 
-from bench_agent import Agent, interval
+from bench_agent import Agent, cpu, interval
 
 ROUNDS = int(os.environ.get("ROUNDS", 10))
 SECONDS = int(os.environ.get("SECONDS", 10))
 CONNECTIONS = int(os.environ.get("CONNECTIONS", 8))
+DELAY_MS = int(os.environ.get("DELAY_MS", 0))
 PORT = 18080
 WAYS = {"without": None, "idle": ["--no-detect"], "follows": ["--serve", f"web=port:{PORT}"]}
 
@@ -33,14 +38,18 @@ def nginx(work):
     return subprocess.Popen(["nginx", "-c", str(work / "nginx.conf"), "-p", str(work)], stderr=subprocess.DEVNULL)
 
 
-def load(seconds):
-    """Requests a second, p99 in milliseconds, and requests."""
-    text = subprocess.run(["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency",
+def load(seconds, work, worker):
+    """Requests a second, p99 in milliseconds, microseconds of the worker's CPU for a request, and requests."""
+    (work / "delay.lua").write_text(f"function delay() return {DELAY_MS} end")
+    script = ["-s", str(work / "delay.lua")] if DELAY_MS else []
+    before = cpu(worker)
+    text = subprocess.run(["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency", *script,
                            f"http://127.0.0.1:{PORT}/"], check=True, capture_output=True, text=True).stdout
+    took = cpu(worker) - before
     size, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)", text).groups()
     count = int(re.search(r"(\d+) requests in", text).group(1))
     rate = float(re.search(r"Requests/sec:\s+([\d.]+)", text).group(1))
-    return rate, float(size) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit], count
+    return rate, float(size) * {"us": 1e-3, "ms": 1, "s": 1e3}[unit], took / count * 1e6, count
 
 
 def main():
@@ -53,7 +62,8 @@ def main():
         server = nginx(work)
         try:
             time.sleep(0.5)
-            load(2)
+            worker = int(Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text())
+            load(2, work, worker)
             got, of = {way: [] for way in ways}, {way: [] for way in ways}
             for turn in range(ROUNDS):
                 for way in ways[turn % len(ways):] + ways[:turn % len(ways)]:
@@ -61,19 +71,20 @@ def main():
                     if agent:
                         time.sleep(3)  # servers are looked for every two seconds
                     before, began = agent.cpu() if agent else 0, time.monotonic()
-                    rate, p99, count = load(SECONDS)
-                    got[way].append((rate, p99))
+                    *figures, count = load(SECONDS, work, worker)
+                    got[way].append(figures)
                     if agent:
                         share = (agent.cpu() - before) / (time.monotonic() - began)
                         time.sleep(5)  # until the last second's sums are stored
                         counted = agent.ask("SELECT coalesce(sum(count), 0) FROM request_rollups") or 0
                         of[way].append((share, counted / count))
                         agent.end()
-            rate, p99 = [statistics.median(values) for values in zip(*got["without"])]
-            print(f"nginx, {CONNECTIONS} connections: {rate:,.0f} requests/s, p99 {p99:.2f} ms without an agent, {ROUNDS} turns")
+            rate, p99, took = [statistics.median(values) for values in zip(*got["without"])]
+            print(f"nginx, {CONNECTIONS} connections, {ROUNDS} turns; without an agent {rate:,.0f} requests/s, "
+                  f"p99 {p99:.2f} ms, {took:.1f} us of CPU a request")
             what = "95 %" if ROUNDS >= 6 else "all"  # fewer turns have no such interval
             for way in ways[1:]:
-                for at, name in enumerate(["requests/s", "p99"]):
+                for at, name in enumerate(["requests/s", "p99", "CPU"]):
                     ratios = [a[at] / b[at] for a, b in zip(got[way], got["without"])]
                     low, high = interval(ratios)
                     print(f"  {way:8} {name:10} {statistics.median(ratios):.3f} of that  ({what}: {low:.3f} to {high:.3f})")

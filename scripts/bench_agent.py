@@ -26,14 +26,19 @@ class Agent:
 
     def cpu(self):
         """Seconds of CPU that it has taken."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu(self.process.pid)
 
     def end(self):
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         self.process.wait()
         shutil.rmtree(self.at)
+
+
+def cpu(pid):
+    """Seconds of CPU that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def interval(values):

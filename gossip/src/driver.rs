@@ -499,7 +499,7 @@ impl Driver {
     /// Begins the incarnation of the present generation, within this cell.
     async fn begin(&mut self, cell: CellId, remembered: Remembered) {
         let keys = self.keys().or_else(|error| {
-            warn!(%error, "gossip begins without the values that were published: they are published again");
+            warn!(%error, "gossip begins without the values that were published; each is told again when it changes");
             self.published.clear();
             self.keys()
         });

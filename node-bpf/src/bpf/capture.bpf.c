@@ -4,6 +4,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "wire.h"
+#include "ring.bpf.h"
 #include "features.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -91,10 +92,8 @@ struct {
     result__;                                                                     \
   })
 
-/* The reader looks every 200 ms anyway: wake it only when much is waiting. */
-static __always_inline __u64 wake_flags(void) {
-  return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= config.wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
-}
+/* The reader looks every 200 ms anyway. */
+static __always_inline __u64 wake_flags(void) { return ring_wakes(&events, config.wake_bytes); }
 
 /* The same for what comes often: asks once in eight records of a thread, since asking costs as much as the record. */
 static __always_inline __u64 wake_flags_now_and_then(__u32 *records) {

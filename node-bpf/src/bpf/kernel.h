@@ -34,7 +34,7 @@ enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
 /* which helpers the kernel has; of these only the one that is asked for */
 enum bpf_func_id { BPF_FUNC_get_task_stack = 141 };
-enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
+enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0, BPF_RB_PROD_POS = 3 };
 
 #if defined(__TARGET_ARCH_x86)
 /* The register frame is ABI: no relocation. */

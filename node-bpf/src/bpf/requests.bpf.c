@@ -7,6 +7,7 @@
 #include <bpf/bpf_tracing.h>
 #include "wire.h"
 #include "requests.h"
+#include "ring.bpf.h"
 #include "users.bpf.h"
 #include "path.bpf.h"
 
@@ -120,9 +121,7 @@ static __always_inline void emit(struct rm_connection *connection) {
     return;
   }
   __builtin_memcpy(out, &connection->request, sizeof *out);
-  /* The reader looks every now and then anyway. */
-  bool much = bpf_ringbuf_query(&requests, BPF_RB_AVAIL_DATA) > (1 << 20);
-  bpf_ringbuf_submit(out, much ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+  bpf_ringbuf_submit(out, ring_wakes(&requests, 1 << 19));
 }
 
 /* What is known of a connection that is first seen now. */
