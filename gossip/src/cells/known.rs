@@ -14,6 +14,10 @@ use super::wire::Known;
 pub(crate) const DELEGATES: usize = 3;
 /// Rolls of one author that are asked for in vain before those of another.
 const ASKS: u32 = 3;
+/// A report is made anew after so many beats at the latest: what goes beyond is no beat.
+pub(crate) const MAX_BEATS: u32 = 100;
+/// Beats that a report may be ahead of two a round since it came: for messages that were late.
+const BEATS_AHEAD: u32 = 16;
 
 /// How this node knows cells: by itself, or by so many delegates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,26 @@ pub(crate) struct Kept {
     pub(crate) vouchers: Vec<u64>,
     /// How often a roll that its author named was asked for since one came.
     pub(crate) asks: u32,
+}
+
+impl Kept {
+    /// Takes in a beat that somebody knows of it. Whether that is a further one, by which its author lives. Of a
+    /// cell that is silent by now it takes two: the last word may come from who heard it late.
+    pub(crate) fn goes_on_by(&mut self, beat: u32, is_silent: bool, now: Duration, round: Duration) -> bool {
+        let rounds = now.saturating_sub(self.first.0).as_millis() / round.as_millis().max(1);
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
+        let most = (self.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
+        if !(self.beat + 1..=most).contains(&beat) {
+            return false;
+        }
+        self.beat = beat;
+        if is_silent && !std::mem::replace(&mut self.goes_on, true) {
+            return false;
+        }
+        self.goes_on = is_silent;
+        self.moved = now;
+        true
+    }
 }
 
 /// The cards of a roll as they come.

@@ -30,11 +30,6 @@ const AUTHORED: usize = 3;
 const VOUCHERS: usize = 2;
 /// Rolls that were refused and are remembered.
 const MAX_NO_ROLLS: usize = 64;
-/// A report is made anew after so many beats at the latest: what goes beyond is no beat.
-pub(crate) const MAX_BEATS: u32 = 100;
-/// Beats that a report may be ahead of two a round since it came: for messages that were late.
-const BEATS_AHEAD: u32 = 16;
-
 /// A roll that is lacking, and who has it.
 pub(crate) struct Lacking {
     pub(crate) cell: CellId,

@@ -47,7 +47,7 @@ fn node(n: u16) -> Cells {
 fn settled(n: u16) -> Cells {
     let mut node = node(n);
     node.go(CellId::of(node.entry.place, 1), Vec::new(), Duration::ZERO);
-    node.moved = None;
+    node.people.came = None;
     node.set_role(Duration::ZERO);
     node.out.clear();
     node
@@ -138,13 +138,15 @@ fn report_of(author: u16, serial: u64, roll: &Roll, living: impl Iterator<Item =
     .sealed(&of.sealing)
 }
 
+/// As its author has just made it.
+fn heard(report: &Report) -> wire::Heard {
+    wire::Heard { author: report.author_hash(), age: report.age(), beat: 0, idle_ms: 0 }
+}
+
 fn news(report: Report) -> Message {
-    let news = table::Lacking { cell: report.cell, roll: report.roll, have: Vec::new(), authors: Vec::new() };
-    let authors = vec![(report.author_hash(), 0, 0)];
-    Message::News {
-        news: vec![wire::News { cell: news.cell, silent: false, authors, reports: vec![report] }],
-        ask: Vec::new(),
-    }
+    let heard = vec![heard(&report)];
+    let news = wire::News { cell: report.cell, silent: false, heard, reports: vec![report] };
+    Message::News { news: vec![news], ask: Vec::new() }
 }
 
 fn cards(roll: &Roll, seal: impl Fn(&Card) -> String) -> Message {

@@ -34,13 +34,24 @@ pub(crate) struct Known {
     pub(crate) reports: Vec<(u64, u64, u64)>,
 }
 
-/// The reports of a cell that the receiver lacks; of all that are known: whose they are, their beats,
-/// and for how many milliseconds no further beat has come.
+/// How a report was heard last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Heard {
+    /// Its author's hash.
+    pub(crate) author: u64,
+    /// Its author's incarnation, and the how manieth it is.
+    pub(crate) age: (u64, u64),
+    pub(crate) beat: u32,
+    /// For so many milliseconds no further beat has come.
+    pub(crate) idle_ms: u32,
+}
+
+/// The reports of a cell that the receiver lacks, and how all that are known were heard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct News {
     pub(crate) cell: CellId,
     pub(crate) silent: bool,
-    pub(crate) authors: Vec<(u64, u32, u32)>,
+    pub(crate) heard: Vec<Heard>,
     #[serde(with = "super::report::as_sealed")]
     pub(crate) reports: Vec<Report>,
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::known::MAX_BEATS;
+use super::super::wire::Heard;
 use super::*;
 
 impl Table {
@@ -120,16 +122,7 @@ impl Table {
             let here: Vec<u128> = cell.rolls.iter().map(|roll| roll.id).collect();
             let theirs = cell.reports.iter_mut().filter(|kept| here.contains(&kept.report.roll));
             for (kept, beat) in theirs.zip(&beat.beats) {
-                let rounds = now.saturating_sub(kept.first.0).as_millis() / self.round.as_millis().max(1);
-                let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
-                let most = (kept.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
-                if (kept.beat + 1..=most).contains(beat) {
-                    kept.beat = *beat;
-                    // The last word of a cell that is silent by now may come from who heard it late.
-                    if !std::mem::replace(&mut kept.goes_on, cell.silent) && cell.silent {
-                        continue;
-                    }
-                    kept.moved = now;
+                if kept.goes_on_by(*beat, cell.silent, now, self.round) {
                     cell.heard = now;
                     goes_on = true;
                 }
@@ -188,8 +181,14 @@ impl Table {
                 ask.push(cell.known(known.cell));
             }
             let idle_ms = |kept: &Kept| u32::try_from(now.saturating_sub(kept.moved).as_millis()).unwrap_or(u32::MAX);
-            let authors = told().map(|kept| (kept.author, kept.beat, idle_ms(kept))).collect();
-            news.push(News { cell: known.cell, silent: cell.silent, authors, reports });
+            let heard = |kept: &Kept| Heard {
+                author: kept.author,
+                age: kept.report.age(),
+                beat: kept.beat,
+                idle_ms: idle_ms(kept),
+            };
+            let heard = told().map(heard).collect();
+            news.push(News { cell: known.cell, silent: cell.silent, heard, reports });
         }
         (news, ask)
     }
@@ -200,16 +199,29 @@ impl Table {
             let mut sent = Vec::new();
             for report in news.reports.into_iter().take(MAX_KEPT).filter(|report| report.cell == news.cell) {
                 sent.push((report.author_hash(), report.age()));
-                let author = news.authors.iter().find(|(author, ..)| *author == report.author_hash());
-                let (_, beat, idle_ms) = author.copied().unwrap_or_default();
+                let heard = news.heard.iter().find(|heard| heard.author == report.author_hash());
+                let (beat, idle_ms) = heard.map_or((0, 0), |heard| (heard.beat, heard.idle_ms));
                 let heard = (beat.min(MAX_BEATS), Duration::from_millis(idle_ms.into()));
                 self.keep(now, report, heard, delegate);
             }
+            let round = self.round;
             let Some(cell) = self.cells.get_mut(&news.cell) else { continue };
-            let Some(delegate) = delegate else { continue };
+            let Some(delegate) = delegate else {
+                // Beats by themselves are compared where both know the same reports. One report more would keep
+                // all others from being heard: here, and so for as long as the cell is taken for silent for it.
+                for heard in news.heard.iter().take(MAX_KEPT) {
+                    let is_it = |kept: &&mut Kept| (kept.author, kept.report.age()) == (heard.author, heard.age);
+                    if let Some(kept) = cell.reports.iter_mut().find(is_it)
+                        && kept.goes_on_by(heard.beat, cell.silent, now, round)
+                    {
+                        cell.heard = now;
+                    }
+                }
+                continue;
+            };
             let before = (cell.silent, cell.reports.len());
             cell.silent = news.silent;
-            cell.reports.retain(|kept| news.authors.iter().any(|(author, ..)| *author == kept.author));
+            cell.reports.retain(|kept| news.heard.iter().any(|heard| heard.author == kept.author));
             if before != (cell.silent, cell.reports.len()) {
                 self.version += 1;
             }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::cells::known::Which;
-use crate::cells::wire::{Known, News};
+use crate::cells::wire::{Heard, Known, News};
 
 fn told(by: &Cells) -> Vec<CellId> {
     by.table.beats().into_iter().map(|beat| beat.cell).collect()
@@ -44,8 +44,8 @@ fn a_delegate_vouches_for_what_it_was_asked_about() {
     assert_eq!(member.people(SECOND).len(), 5);
     // Nor does one that told of another report of the same author.
     let other = report_of(high[1], 2, &Roll::default(), [].into_iter());
-    let authors = vec![(name_hash(&format!("n{}", high[0])), 0, 0), (other.author_hash(), 0, 0)];
-    let told = News { cell: other.cell, silent: false, authors, reports: vec![other] };
+    let of_first = Heard { author: name_hash(&format!("n{}", high[0])), ..heard(&other) };
+    let told = News { cell: other.cell, silent: false, heard: vec![of_first, heard(&other)], reports: vec![other] };
     tell(&mut member, delegates[1].port(), &Message::News { news: vec![told], ask: Vec::new() });
     assert_eq!(member.people(SECOND).len(), 5);
     let stamp = member.table.stamp(Which::WithRoll);
@@ -110,7 +110,7 @@ fn a_cell_of_long_reports_does_not_keep_back_those_of_others() {
     let ask = [first, last].map(|cell| Known { cell, reports: Vec::new() });
     let (news, _) = reader.table.news_for(SECOND, &ask);
     assert_eq!(news.iter().map(|news| news.cell).collect::<Vec<_>>(), [first, last]);
-    assert!(!news[0].reports.is_empty() && news[0].authors.len() == 5);
+    assert!(!news[0].reports.is_empty() && news[0].heard.len() == 5);
     assert!(encoded(&news).len() < crate::MAX_PAYLOAD_BYTES);
 }
 
@@ -171,7 +171,7 @@ fn settled_with(n: u16, revoked: &Arc<Mutex<Vec<String>>>) -> Cells {
     let sealer = Revoking(Named(format!("n{n}")), Arc::clone(revoked));
     let mut reader = Cells::new(node(n).cfg, Some(Arc::new(sealer)), Arc::default(), Duration::ZERO);
     reader.go(CellId::of(reader.entry.place, 1), Vec::new(), Duration::ZERO);
-    reader.moved = None;
+    reader.people.came = None;
     reader.set_role(Duration::ZERO);
     reader
 }
@@ -300,8 +300,8 @@ fn what_more_reports_name_is_asked_for_first() {
     let none = Roll { entries: Vec::new(), id: 7 };
     let reports = [(high[0], &none), (high[1], &roll), (high[2], &roll)]
         .map(|(author, roll)| report_of(author, 1, roll, [true; 3].into_iter()));
-    let authors = reports.iter().map(|report| (report.author_hash(), 0, 0)).collect();
-    let all = News { cell, silent: false, authors, reports: reports.into() };
+    let heard = reports.iter().map(heard).collect();
+    let all = News { cell, silent: false, heard, reports: reports.into() };
     tell(&mut reader, high[0], &Message::News { news: vec![all], ask: Vec::new() });
     assert_eq!(asks(&mut reader).into_iter().map(|(_, of)| of).collect::<Vec<_>>(), [roll.id]);
 }
@@ -356,7 +356,32 @@ fn who_stood_still_tells_others_how_old_is_what_it_heard() {
     reader.tick(20 * SECOND);
     let ask = [Known { cell: settled(high[0]).cell(), reports: Vec::new() }];
     let (told, _) = reader.table.news_for(20 * SECOND, &ask);
-    assert_eq!((told[0].silent, told[0].authors[0].2), (false, 19_000));
+    assert_eq!((told[0].silent, told[0].heard[0].idle_ms), (false, 19_000));
     reader.table.pass(27 * SECOND, 3_600 * SECOND);
     assert!(reader.table.news_for(27 * SECOND, &ask).0[0].silent);
+}
+
+#[test]
+fn a_report_that_nobody_else_has_does_not_keep_the_others_from_being_heard() {
+    let high: Vec<u16> = of_half(true).take(2).collect();
+    let (mut reader, (roll, seals)) = (settled(of_half(false).next().unwrap()), roll_of(&high));
+    let reports = [high[0], high[1]].map(|of| report_of(of, 1, &roll, [true; 2].into_iter()));
+    for report in &reports {
+        tell(&mut reader, high[0], &news(report.clone()));
+    }
+    tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
+    let cell = reports[0].cell;
+    let hear = |reader: &mut Cells, second: u32, age| {
+        let beat = Heard { beat: 2 * second, age, ..heard(&reports[0]) };
+        let known = News { cell, silent: false, heard: vec![beat], reports: Vec::new() };
+        reader.table.take(second * SECOND, vec![known], None);
+        reader.table.pass(second * SECOND, 3_600 * SECOND);
+    };
+    // The first goes on, and is all that others know of the cell.
+    (2..30).for_each(|second| hear(&mut reader, second, reports[0].age()));
+    let (told, _) = reader.table.news_for(30 * SECOND, &[Known { cell, reports: Vec::new() }]);
+    assert_eq!((told[0].silent, told[0].heard.len()), (false, 1), "{told:?}");
+    // What comes from a report of another number says nothing of this one.
+    (30..40).for_each(|second| hear(&mut reader, second, (0, 7)));
+    assert!(reader.table.news_for(40 * SECOND, &[Known { cell, reports: Vec::new() }]).0[0].silent);
 }

@@ -83,7 +83,7 @@ fn a_former_mate_without_a_card_is_not_dead_by_the_cell_that_fell_apart() {
         SECOND,
     );
     own.go(CellId::of(place, 1), Vec::new(), SECOND);
-    own.moved = None;
+    own.people.came = None;
     own.set_role(SECOND);
     let roll = Roll::new(vec![told, Arc::clone(&node(3).entry)]);
     let report =
