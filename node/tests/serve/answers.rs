@@ -152,6 +152,7 @@ fn the_tail_is_that_of_the_command_line() {
     for (asked, flags) in [
         ("", &[][..]),
         ("?since=1h&by=route&service=chat", &["--since", "1h", "--by", "route", "--service", "chat"]),
+        ("?by=cause", &["--by", "cause"]),
         ("?tenant=user:ada&route=/slow&nodes=n1", &["--tenant", "user:ada", "--route", "/slow", "--nodes", "n1"]),
     ] {
         let served = server.get(&format!("/api/v1/tail{asked}")).json();
@@ -168,6 +169,8 @@ fn the_tail_is_that_of_the_command_line() {
         format!("asleep in a timer, thread {} of python3 serve.py", job_stores::HOSTILE),
         "{chat}"
     );
+    let causes = chat["slowest"]["causes"].as_array().expect("causes");
+    assert_eq!((causes.len(), &causes[0]["text"], &causes[0]["count"]), (1, &more["text"], &24.into()), "{chat}");
     let example = &chat["slowest"]["examples"][0];
     assert_eq!(example["path"].as_array().map(Vec::len), Some(2), "{example}");
     // Readers see neither paths nor tenants, programs nor threads, and may not ask by them.
@@ -186,7 +189,7 @@ fn the_tail_is_that_of_the_command_line() {
         assert_eq!(refused.status, 403, "{by}: {}", refused.text());
     }
     // A word that is none.
-    let wrong = server.get("/api/v1/tail?by=cause");
+    let wrong = server.get("/api/v1/tail?by=colour");
     assert!(wrong.status == 400 && wrong.text().contains("host"), "{}", wrong.text());
 }
 

@@ -138,7 +138,7 @@ impl Toolbox {
         let next = match tail.services.is_empty() {
             true => "Next: diagnose_tail with an earlier since; nodes for who records.",
             false => {
-                "Next: diagnose_tail with by=route, or with a service; query for single requests (tables requests, \
+                "Next: diagnose_tail with by=route or by=cause, or with a service; query for single requests (tables requests, \
                  request_stretches, by ts_ns of the examples)."
             }
         };

@@ -3,8 +3,8 @@
 use ask::output::{printable, render};
 use record::units::{duration, short_duration};
 
-use super::figures::{Example, Figures, Service, Slowest};
-use super::{By, Tail};
+use super::figures::{Figures, Service};
+use super::{By, CauseGroup, Example, Excess, Slowest, Tail};
 
 /// Groups listed of a service.
 const ROWS: usize = 20;
@@ -68,9 +68,11 @@ fn of_service(service: &Service, by: By) -> String {
         }
     }
     out.push('\n');
-    out.push_str(&table(service, by));
-    out.push('\n');
-    out.push_str(&of_slowest(&service.slowest));
+    if by != By::Cause {
+        out.push_str(&table(service, by));
+        out.push('\n');
+    }
+    out.push_str(&of_slowest(&service.slowest, by));
     out
 }
 
@@ -116,34 +118,30 @@ fn table(service: &Service, by: By) -> String {
     out
 }
 
-fn of_slowest(slowest: &Slowest) -> String {
+fn of_slowest(slowest: &Slowest, by: By) -> String {
     let mut out = String::new();
-    let (grown, healthy) = match &slowest.excess {
-        Some(excess) if excess.grown => (Some(excess), None),
-        other => (None, other.as_ref()),
-    };
-    if let Some(excess) = healthy {
-        out.push_str(&record::wrapped(&format!(
-            "Nothing has grown: the slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. \
-             That is less than twice as long, or less than 1 ms more.",
+    let grown = slowest.excess.as_ref().filter(|excess| excess.grown);
+    if let Some(excess) = &slowest.excess {
+        let take = format!(
+            "the slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}.",
             duration(slowest.from_ns),
             slowest.rows,
             duration(excess.slow_ns),
             duration(excess.ordinary_ns)
-        )));
+        );
+        let sentence = match (excess.grown, by) {
+            (false, _) => {
+                format!("Nothing has grown: {take} That is less than twice as long, or less than 1 ms more.")
+            }
+            (true, By::Cause) => format!("T{} By what most delays each:", &take[1..]),
+            (true, _) => format!("T{} What they have more of:", &take[1..]),
+        };
+        out.push_str(&record::wrapped(&sentence));
     }
-    if let Some(excess) = grown {
-        out.push_str(&record::wrapped(&format!(
-            "The slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}. What they have more of:",
-            duration(slowest.from_ns),
-            slowest.rows,
-            duration(excess.slow_ns),
-            duration(excess.ordinary_ns)
-        )));
-        for more in excess.parts.iter().filter(|more| more.share >= LEAST_SHARE) {
-            let figures = format!("  {:>4.0} %  {:>7}  ", more.share * 100.0, short_duration(more.more_ns));
-            out.push_str(&beside_figures(&figures, &printable(&more.text)));
-        }
+    match grown {
+        Some(_) if by == By::Cause => out.push_str(&causes(slowest)),
+        Some(excess) => out.push_str(&parts(excess)),
+        None => {}
     }
     for shared in &slowest.shared {
         out.push_str(&record::wrapped(&format!(
@@ -159,9 +157,39 @@ fn of_slowest(slowest: &Slowest) -> String {
             if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
         out.push_str(&record::wrapped(&format!("{what}: {why}.")));
     }
-    if !slowest.examples.is_empty() && healthy.is_none() {
+    // By cause each has its own.
+    if !slowest.examples.is_empty() && slowest.excess.as_ref().is_none_or(|excess| excess.grown) && by != By::Cause {
         out.push_str("Examples:\n");
-        slowest.examples.iter().for_each(|example| out.push_str(&of_example(example)));
+        slowest.examples.iter().for_each(|example| out.push_str(&record::wrapped(&of_example(example))));
+    }
+    out
+}
+
+/// What slow requests have more of, a line each.
+fn parts(excess: &Excess) -> String {
+    let of_some = excess.parts.iter().filter(|more| more.share >= LEAST_SHARE);
+    let lines = of_some.map(|more| {
+        let figures = format!("  {:>4.0} %  {:>7}  ", more.share * 100.0, short_duration(more.more_ns));
+        beside_figures(&figures, &printable(&more.text))
+    });
+    lines.collect()
+}
+
+/// What most delays them, each with its requests and one of these.
+fn causes(slowest: &Slowest) -> String {
+    let mut out = String::from("  excess  requests      p50      p99  cause, and one of them\n");
+    for CauseGroup { text, count, p50_ns, p99_ns, share, example, .. } in &slowest.causes {
+        let figures = format!(
+            "  {:>4.0} %  {count:>8}  {:>7}  {:>7}  ",
+            share * 100.0,
+            short_duration(*p50_ns),
+            short_duration(*p99_ns)
+        );
+        out.push_str(&beside_figures(&figures, &printable(text)));
+        out.push_str(&beside_figures("          ", of_example(example).trim_end()));
+    }
+    if slowest.causes_left_out > 0 {
+        out.push_str(&format!("  … and {} more causes with less of the excess\n", slowest.causes_left_out));
     }
     out
 }
@@ -194,7 +222,7 @@ fn of_example(example: &Example) -> String {
     let links: Vec<String> =
         links.map(|link| format!("{} {}", short_duration(link.ns), printable(&link.text))).collect();
     let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
-    record::wrapped(&format!(
+    format!(
         "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",
         short_duration(example.duration_ns),
         printable(&example.route),
@@ -203,15 +231,15 @@ fn of_example(example: &Example) -> String {
         example.tid,
         example.ts_ns,
         links.join("; then ")
-    ))
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use explain::tail::{Kind, Part, Request, slowest};
     use model::Coverage;
 
-    use super::super::figures::{Group, Slower, slowest};
-    use super::super::parts::{Kind, Part, Request};
+    use super::super::figures::{Group, Slower};
     use super::*;
 
     #[test]
@@ -243,7 +271,7 @@ mod tests {
         });
         let slow: Vec<Request> = slow.collect();
         let ordinary: Vec<Request> = (20..60).map(|n| request(n, vec![ran()])).collect();
-        let found = slowest(50 * MS, slow, &ordinary, 2);
+        let found = slowest(50 * MS, &slow, &ordinary, 2);
         let figures = Figures {
             count: 123_456,
             errors: 12,
@@ -258,7 +286,7 @@ mod tests {
             Group { of: "gpu-node-with-a-long-name-7.cluster.example.org".into(), figures: figures.clone(), compared };
         let service = Service { service: "chat".into(), figures, groups: vec![group], slowest: found };
         let services = vec![service];
-        let tail = Tail {
+        let mut tail = Tail {
             version: 1,
             since_ns: 0,
             until_ns: 1,
@@ -270,7 +298,7 @@ mod tests {
         let text = printed(&tail);
         assert!(text.starts_with("chat: 123456 requests, p50 2.00ms"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
             "2.3 times slower than its peers",
             "taken by stress-ng-cpu, thread ThreadPoolExecu of python3",
@@ -278,7 +306,30 @@ mod tests {
             "Examples:",
             "2.00ms ran, main thread of python3 a_server_with_a_long_name.py; then 50.0ms ready",
         ] {
-            assert!(text.contains(part), "no {part:?} in {text}");
+            assert!(words.contains(part), "no {part:?} in {text}");
         }
+        tail.by = By::Cause;
+        tail.services[0].groups.clear();
+        insta::assert_snapshot!(printed(&tail), @r"
+        chat: 123456 requests, p50 2.00ms, p90 -, p99 60.0ms, p99.9 -, longest -
+        first byte p50 -, p99 -; 12 failed (0.01 %), of these 2 not answered; 2 % of
+          their time they lay unread
+
+        The slowest 1 % (from 50.0 ms on; 9 looked into) take 62.0 ms on average,
+          ordinary ones 2.00 ms. By what most delays each:
+          excess  requests      p50      p99  cause, and one of them
+           100 %         9   62.0ms   62.0ms  ready to run, the CPU taken by
+                                              stress-ng-cpu, thread ThreadPoolExecu of
+                                              python3 a_server_with_a_long_name.py
+                  - 62.0ms POST /v1/chat/completions/{number}/with/a/long/path/{uuid}
+                  200 on gpu-node-with-a-long-name-7.cluster.example.org (pid 4711,
+                  thread 4712, ts_ns 1796000000000000000): 2.00ms ran, main thread of
+                  python3 a_server_with_a_long_name.py; then 50.0ms ready to run, the
+                  CPU taken by stress-ng-cpu, thread ThreadPoolExecu of python3
+                  a_server_with_a_long_name.py; then 10.0ms not known: too much happened
+                  meanwhile, and the kernel's record of threads was written over
+        Cannot be told: 17 % of it: too much happened meanwhile, and the kernel's record
+          of threads was written over.
+        ");
     }
 }
