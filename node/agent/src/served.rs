@@ -1,14 +1,15 @@
-//! Requests that servers of this host have answered since the agent's start, by service: for metrics,
-//! which ask again and again and must not cost a question each time.
+//! Requests that servers of this host have answered since the agent's start, by service, and whose 99th
+//! percentile has grown: for metrics, which ask again and again and must not cost a question each time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::watch::{REQUEST_BOUNDS_NS, ServiceNow};
+use model::watch::{GrownNow, REQUEST_BOUNDS_NS, ServiceNow};
 use node_bpf::Record;
 use parking_lot::Mutex;
 use record::RequestSum;
+use tokio::sync::Notify;
 
 /// Services that are counted by name …
 const MOST_SERVICES: usize = 64;
@@ -19,18 +20,25 @@ const OTHERS: &str = "(other)";
 
 /// The counts, each with the time of its last request.
 #[derive(Debug, Default)]
-pub(super) struct Served(Mutex<BTreeMap<Arc<str>, (ServiceNow, Instant)>>);
+pub(super) struct Served {
+    services: Mutex<BTreeMap<Arc<str>, (ServiceNow, Instant)>>,
+    /// Whose 99th percentile has grown; the looks for that follow few services.
+    grown: Mutex<BTreeMap<String, GrownNow>>,
+    /// There was a request.
+    arrived: Notify,
+}
 
 impl Served {
     /// Counts what is a sum of requests.
     pub(super) fn record(&self, record: &Record) {
         if let Record::RequestSum(sum) = record {
             self.count(sum, Instant::now());
+            self.arrived.notify_one();
         }
     }
 
     fn count(&self, sum: &RequestSum, now: Instant) {
-        let mut services = self.0.lock();
+        let mut services = self.services.lock();
         if services.len() >= MOST_SERVICES && !services.contains_key(&sum.of.service) {
             services.retain(|_, (_, last)| now.duration_since(*last) < GONE_AFTER);
         }
@@ -52,9 +60,25 @@ impl Served {
         }
     }
 
+    /// Waits for a request, or returns at once where there was one since the last time.
+    pub(super) async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
+    /// What stands on the 99th percentile of a service.
+    pub(super) fn set_grown(&self, service: &str, grown: Option<GrownNow>) {
+        let mut all = self.grown.lock();
+        match grown {
+            Some(grown) => drop(all.insert(service.to_owned(), grown)),
+            None => drop(all.remove(service)),
+        }
+    }
+
     /// By name.
     pub(super) fn now(&self) -> Vec<ServiceNow> {
-        self.0.lock().values().map(|(of, _)| of.clone()).collect()
+        let grown = self.grown.lock();
+        let with_grown = |of: &ServiceNow| ServiceNow { grown: grown.get(&of.name).cloned(), ..of.clone() };
+        self.services.lock().values().map(|(of, _)| with_grown(of)).collect()
     }
 }
 
@@ -86,6 +110,10 @@ mod tests {
         assert_eq!((chat.count, chat.errors, chat.sum_ns), (8, 2, 100_006_000_005));
         assert_eq!((chat.durations[0], chat.durations[1], chat.durations[31]), (3, 4, 1));
         assert_eq!(chat.durations.iter().sum::<u64>(), chat.count);
+        served.set_grown("chat", Some(GrownNow { p99_ns: 7, ..GrownNow::default() }));
+        assert_eq!(served.now()[0].grown.as_ref().map(|grown| grown.p99_ns), Some(7));
+        served.set_grown("chat", None);
+        assert_eq!(served.now()[0].grown, None);
     }
 
     #[test]

@@ -94,11 +94,15 @@ pub(super) struct UpArgs {
     /// time slices (docs/capture.md)
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_budget)]
     pub(super) budget: Share,
-    /// Shell command to run when the standing verdict changes: the finding as JSON on its standard
+    /// Shell command to run when the standing verdict changes, or p99 of a service of this host has
+    /// grown: the finding as JSON on its standard
     /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
     /// time, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_finding: Option<String>,
+    /// Time between two looks at whether p99 of a service has grown
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration, hide = true)]
+    pub(super) tail_every: Duration,
     /// Do not ask NCCL itself (its RAS, on the loopback address) what it knows, in a hang of ranks
     /// that are recorded here
     #[arg(long)]

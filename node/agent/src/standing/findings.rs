@@ -38,20 +38,40 @@ const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause, and before it is looked for once more.
 const CAUSE: Duration = Duration::from_secs(5);
 
+/// What is to be published.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A change of the standing verdict.
+    Verdict(Box<Current>),
+    /// The 99th percentile of a service has grown, or is as before: the row, which is written, and its
+    /// text.
+    Tail { finding: Box<Finding>, text: String },
+}
+
 /// Publishes what arrives until `stop`.
 pub(super) async fn publish(
     shared: Arc<Shared>,
     command: Option<String>,
-    mut changes: mpsc::Receiver<Current>,
+    mut changes: mpsc::Receiver<News>,
     stop: CancellationToken,
 ) {
     let mut reported = repeat::Reported::default();
     loop {
-        let current = tokio::select! {
-            current = changes.recv() => current,
+        let news = tokio::select! {
+            news = changes.recv() => news,
             () = stop.cancelled() => return,
         };
-        let Some(current) = current else { return };
+        let current = match news {
+            Some(News::Verdict(current)) => *current,
+            Some(News::Tail { finding, text }) => {
+                tokio::select! {
+                    () = hand_over(&shared, command.as_deref(), &finding, &text) => {}
+                    () = stop.cancelled() => return,
+                }
+                continue;
+            }
+            None => return,
+        };
         let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
         let asked = crate::ras::keep(&shared, &report, &stop);
@@ -91,11 +111,21 @@ async fn one(
         store.ingest().finding(finding.clone());
         repeat::look(shared, &finding, reported, stop).await;
     }
-    if let Some(command) = command
-        && let Err(why) = run(command, &own, &finding, &sentence, &report).await
-    {
-        tracing::warn!("--on-finding: {why}");
+    if let Some(command) = command {
+        let about = json!({
+            "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
+            "coverage": report.coverage,
+        });
+        run(command, &own, &finding, &sentence, about).await;
     }
+}
+
+/// Hands another finding to the operator's command.
+async fn hand_over(shared: &Shared, command: Option<&str>, finding: &Finding, text: &str) {
+    let Some(command) = command else { return };
+    let mut verdict: Value = serde_json::from_str(&finding.detail).unwrap_or_default();
+    verdict["kind"] = json!(finding.verdict);
+    run(command, shared.identity.node().as_str(), finding, text, json!({ "verdict": verdict })).await;
 }
 
 /// The cause of a verdict, asked for once more where none was found: a finding is written once, hosts
@@ -231,15 +261,24 @@ pub(crate) fn hook_is_ours(command: &str) -> Result<(), trusted::Refused> {
     if named { trusted::program(std::path::Path::new(program)) } else { Ok(()) }
 }
 
-/// Runs the operator's command: the finding as JSON on standard input, its main figures in the
-/// environment.
-async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
+/// Runs the operator's command: the finding as JSON on standard input, with what `about` has besides,
+/// its main figures in the environment.
+async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, about: Value) {
+    if let Err(why) = try_run(command, agent, finding, sentence, about).await {
+        tracing::warn!("--on-finding: {why}");
+    }
+}
+
+async fn try_run(command: &str, agent: &str, finding: &Finding, sentence: &str, about: Value) -> Result<(), String> {
     let text = |value: Option<String>| value.unwrap_or_default();
-    let input: Value = json!({
+    let mut input = about;
+    let of_row = json!({
         "agent": agent, "ts_ns": finding.ts_ns, "since_ns": finding.since_ns, "until_ns": finding.until_ns,
-        "text": sentence, "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence,
-        "cause": report.cause, "coverage": report.coverage,
+        "text": sentence,
     });
+    if let (Value::Object(input), Value::Object(of_row)) = (&mut input, of_row) {
+        input.extend(of_row);
+    }
     let mut child = tokio::process::Command::new("/bin/sh")
         .arg("-c")
         .arg(command)

@@ -48,7 +48,7 @@ pub(super) use roster::JOBS;
 
 pub(super) use elsewhere::hear;
 pub(super) use feed::Feed;
-pub(super) use findings::hook_is_ours;
+pub(super) use findings::{News, hook_is_ours};
 pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
@@ -348,22 +348,23 @@ fn verdicts_job(key: &str) -> Option<u64> {
     u64::from_str_radix(key.strip_prefix('v').filter(|hex| hex.len() == 16)?, 16).ok()
 }
 
-/// Starts the tasks.
+/// Starts the tasks; other findings are handed to the operator's command by what is returned.
 pub(super) fn start(
     shared: &Arc<Shared>,
     on_finding: Option<String>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) {
+) -> mpsc::Sender<News> {
     let _ = shared.standing.name.set(shared.identity.node().to_string());
     let (news, changes) = mpsc::channel(findings::WAITING);
     tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
-    tasks.spawn(members::follow(Arc::clone(shared), on_finding.is_some(), news, stop.clone()));
+    tasks.spawn(members::follow(Arc::clone(shared), on_finding.is_some(), news.clone(), stop.clone()));
     if on_finding.is_some() {
         tasks.spawn(elsewhere::keep_hearing(Arc::clone(shared), stop.clone()));
     }
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
     tasks.spawn(findings::publish(Arc::clone(shared), on_finding, changes, stop.clone()));
+    news
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::example::Example;
 use super::parts::{self, Part, Request};
-use super::slowest::Example;
 
 /// Slow requests that the same part of their time delays most.
 #[derive(Debug, Clone, PartialEq, Serialize)]

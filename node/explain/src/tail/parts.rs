@@ -80,7 +80,8 @@ impl Part {
             (Kind::Unread, _) => return "unread in the socket: nobody read it yet".to_owned(),
             (Kind::Unknown, why) => return format!("not known: {}", unknown(why)),
             (Kind::OnCpu, _) => "ran".to_owned(),
-            (Kind::CpuTaken, "") => "about to run, on a CPU that was free".to_owned(),
+            // By nobody, or by whom is not shown.
+            (Kind::CpuTaken, "") => "ready to run, without a CPU".to_owned(),
             (Kind::CpuTaken, by) => format!("ready to run, the CPU taken by {by}"),
             (Kind::Throttled, _) => "held back by the CPU quota of its cgroup".to_owned(),
             (Kind::Asleep, why) => match (why, self.woken_by.as_str()) {
