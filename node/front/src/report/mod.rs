@@ -1,4 +1,5 @@
-//! `rankmesh report`: a job as one HTML file, from an agent or from the stores that it left.
+//! `rankmesh report`: a job, or services, as one HTML file, from an agent or from the stores that it
+//! left.
 //!
 //! Owns what is asked and in which order; `report::html` makes the page of the answers. A part
 //! that cannot be asked for is left out, and the page has the reason.
@@ -12,7 +13,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
 use ask::output::{said, say_coverage};
-use ask::{Chosen, Connector, Exit};
+use ask::rows::Client;
+use ask::{Chosen, Connector, Exit, UsageError};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::cells::{integer_of, text_of};
@@ -25,7 +27,7 @@ use verdicts::Report;
 use super::args::RateArgs;
 use super::output_file::OutputFile;
 use super::rates::Priced;
-use super::runbook;
+use super::{runbook, tail};
 use asking::Asking;
 
 /// Without a span, how far back an agent is asked.
@@ -110,23 +112,14 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     );
     let calls = asking.ask("calls of each process", calls).context("asking how much was recorded")?;
     if calls.rows.is_empty() {
-        let whose = if args.job.is_some() { " by that job" } else { "" };
-        bail!(
-            "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
-        );
+        return without_job(asking, args, span_ns);
     }
     let all = |column: usize| calls.rows.iter().filter_map(move |row| integer_of(row.get(column)?));
     let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));
     // What is before and after the job is no part of it.
     let start_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
     let ended_ns = all(4).max().unwrap_or(until_ns).saturating_add(1_000_000_000).min(until_ns);
-    let mut page = Page {
-        made: ask::utc::utc(std::time::SystemTime::now()),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        asked_of: asking.target.description(),
-        span_ns: (start_ns, ended_ns.max(start_ns.saturating_add(1))),
-        ..Page::default()
-    };
+    let mut page = empty(asking, (start_ns, ended_ns.max(start_ns.saturating_add(1))));
     page.job = args.job.clone().unwrap_or_default();
     match board(asking, args, page.span_ns, ranks) {
         Ok(board) => page.board = Some(board),
@@ -154,13 +147,64 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     if let Err(error) = marks(asking, &mut page) {
         page.lacking.push(("findings".to_owned(), format!("{error:#}")));
     }
-    match nodes(asking, page.span_ns, &calls.rows) {
+    services(asking, args, &mut page);
+    with_nodes(asking, &calls.rows, &mut page);
+    Ok(page)
+}
+
+/// A page without parts yet.
+fn empty(asking: &Asking<'_>, span_ns: (i64, i64)) -> Page {
+    Page {
+        made: ask::utc::utc(std::time::SystemTime::now()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        asked_of: asking.target.description(),
+        span_ns,
+        ..Page::default()
+    }
+}
+
+/// A page on services alone.
+fn without_job(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyhow::Result<Page> {
+    let mut page = Page { without_job: true, ..empty(asking, span_ns) };
+    if args.job.is_none() {
+        services(asking, args, &mut page);
+    }
+    if page.services.is_empty() {
+        let whose = if args.job.is_some() { " by that job" } else { ", and no requests of servers" };
+        bail!(
+            "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
+        );
+    }
+    if let Err(error) = marks(asking, &mut page) {
+        page.lacking.push(("findings".to_owned(), format!("{error:#}")));
+    }
+    with_nodes(asking, &[], &mut page);
+    Ok(page)
+}
+
+/// What servers answered in the page's time. Stores of an earlier release have no such tables.
+fn services(asking: &mut Asking<'_>, args: &ReportArgs, page: &mut Page) {
+    let client = Client::of(asking.target, &args.target);
+    let wanted = tail::Wanted { span_ns: Some(page.span_ns), ..tail::Wanted::default() };
+    match tail::of(asking.target, &client, wanted) {
+        Ok(found) => {
+            asking.coverage.also(found.coverage);
+            page.services = found.services.iter().map(tail::chapter).collect();
+            page.services_left_out = found.left_out;
+        }
+        Err(error) if error.is::<UsageError>() => {}
+        Err(error) => page.lacking.push(("services".to_owned(), format!("{error:#}"))),
+    }
+}
+
+/// The nodes, and all that was asked.
+fn with_nodes(asking: &mut Asking<'_>, calls: &[Vec<Value>], page: &mut Page) {
+    match nodes(asking, page.span_ns, calls) {
         Ok(nodes) => page.nodes = Some(nodes),
         Err(error) => page.lacking.push(("nodes".to_owned(), format!("{error:#}"))),
     }
     page.asked = std::mem::take(&mut asking.asked);
     page.coverage = asking.coverage.clone();
-    Ok(page)
 }
 
 /// What ranks did, in windows as short as the map has room for.

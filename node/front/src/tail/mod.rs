@@ -3,9 +3,10 @@
 //!
 //! Owns the flags and the answer, which the servers for browsers, programs and assistants give, too.
 //! `asking` asks; `figures` what is known of a service, and which host is slower than its peers; `text`
-//! prints it. What the slowest wait for is [`explain::tail`]'s.
+//! prints it, `chapter` is that for reports. What the slowest wait for is [`explain::tail`]'s.
 
 mod asking;
+mod chapter;
 mod figures;
 mod text;
 
@@ -20,6 +21,7 @@ use clap::{Args, ValueEnum};
 use model::Coverage;
 use serde::{Deserialize, Serialize};
 
+pub use chapter::chapter;
 pub use explain::tail::{CauseGroup, Example, Excess, Kind, Link, More, Part, Shared, Slowest};
 pub use figures::{Figures, Group, Service, Slower};
 

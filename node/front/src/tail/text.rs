@@ -4,7 +4,7 @@ use ask::output::{printable, render};
 use record::units::{duration, short_duration};
 
 use super::figures::{Figures, Service};
-use super::{By, CauseGroup, Example, Excess, Slowest, Tail};
+use super::{By, CauseGroup, Example, Excess, More, Slowest, Tail};
 
 /// Groups listed of a service.
 const ROWS: usize = 20;
@@ -44,8 +44,20 @@ fn time(ns: Option<i64>) -> String {
 }
 
 fn of_service(service: &Service, by: By) -> String {
+    let mut out: String = lead(service).iter().map(|sentence| record::wrapped(sentence)).collect();
+    out.push('\n');
+    if by != By::Cause {
+        out.push_str(&table(service, by));
+        out.push('\n');
+    }
+    out.push_str(&of_slowest(&service.slowest, by));
+    out
+}
+
+/// Its figures, and which groups are slower than their peers.
+pub(super) fn lead(service: &Service) -> Vec<String> {
     let figures = &service.figures;
-    let mut out = record::wrapped(&format!(
+    let first = format!(
         "{}: {} requests, p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
         printable(&service.service),
         figures.count,
@@ -54,26 +66,18 @@ fn of_service(service: &Service, by: By) -> String {
         time(figures.p99_ns),
         time(figures.p999_ns),
         time(figures.max_ns)
-    ));
-    out.push_str(&record::wrapped(&beside(figures)));
-    for group in &service.groups {
-        if let Some(slower) = &group.compared {
-            let z = slower.z.map_or_else(String::new, |z| format!(" (robust z {z:.1})"));
-            out.push_str(&record::wrapped(&format!(
-                "{} serves {} {:.1} times slower than its peers{z}.",
-                printable(&group.of),
-                slower.quantile,
-                slower.times
-            )));
-        }
-    }
-    out.push('\n');
-    if by != By::Cause {
-        out.push_str(&table(service, by));
-        out.push('\n');
-    }
-    out.push_str(&of_slowest(&service.slowest, by));
-    out
+    );
+    let slower = service.groups.iter().filter_map(|group| {
+        let slower = group.compared.as_ref()?;
+        let z = slower.z.map_or_else(String::new, |z| format!(" (robust z {z:.1})"));
+        Some(format!(
+            "{} serves {} {:.1} times slower than its peers{z}.",
+            printable(&group.of),
+            slower.quantile,
+            slower.times
+        ))
+    });
+    [first, beside(figures)].into_iter().chain(slower).collect()
 }
 
 /// What is said of a service in a second line.
@@ -95,21 +99,27 @@ fn beside(figures: &Figures) -> String {
     words.join("; ")
 }
 
+/// Columns of a group's figures.
+pub(super) const FIGURES: [&str; 7] = ["requests", "failed", "p50", "p90", "p99", "p99.9", "max"];
+
+/// The figures in these columns.
+pub(super) fn figures(figures: &Figures) -> [String; 7] {
+    [
+        figures.count.to_string(),
+        figures.errors.to_string(),
+        time(figures.p50_ns),
+        time(figures.p90_ns),
+        time(figures.p99_ns),
+        time(figures.p999_ns),
+        time(figures.max_ns),
+    ]
+}
+
 fn table(service: &Service, by: By) -> String {
     let rows = service.groups.iter().take(ROWS).map(|group| {
-        let figures = &group.figures;
-        vec![
-            record::short_name(&group.of, WIDEST),
-            figures.count.to_string(),
-            figures.errors.to_string(),
-            time(figures.p50_ns),
-            time(figures.p90_ns),
-            time(figures.p99_ns),
-            time(figures.p999_ns),
-            time(figures.max_ns),
-        ]
+        [record::short_name(&group.of, WIDEST)].into_iter().chain(figures(&group.figures)).collect::<Vec<_>>()
     });
-    let columns = [by.title(), "requests", "failed", "p50", "p90", "p99", "p99.9", "max"];
+    let columns: Vec<&str> = [by.title()].into_iter().chain(FIGURES).collect();
     let mut out = render(&columns, rows, &[false, true, true, true, true, true, true, true]);
     out.push('\n');
     if service.groups.len() > ROWS {
@@ -118,45 +128,48 @@ fn table(service: &Service, by: By) -> String {
     out
 }
 
-fn of_slowest(slowest: &Slowest, by: By) -> String {
-    let mut out = String::new();
-    let grown = slowest.excess.as_ref().filter(|excess| excess.grown);
-    if let Some(excess) = &slowest.excess {
-        let take = format!(
-            "the slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}.",
-            duration(slowest.from_ns),
-            slowest.rows,
-            duration(excess.slow_ns),
-            duration(excess.ordinary_ns)
-        );
-        let sentence = match (excess.grown, by) {
-            (false, _) => {
-                format!("Nothing has grown: {take} That is less than twice as long, or less than 1 ms more.")
-            }
-            (true, By::Cause) => format!("T{} By what most delays each:", &take[1..]),
-            (true, _) => format!("T{} What they have more of:", &take[1..]),
-        };
-        out.push_str(&record::wrapped(&sentence));
-    }
-    match grown {
-        Some(_) if by == By::Cause => out.push_str(&causes(slowest)),
-        Some(excess) => out.push_str(&parts(excess)),
-        None => {}
-    }
-    for shared in &slowest.shared {
-        out.push_str(&record::wrapped(&format!(
+/// How much longer the slowest take, and whether that is anything.
+pub(super) fn excess(slowest: &Slowest, by: By) -> Option<String> {
+    let excess = slowest.excess.as_ref()?;
+    let take = format!(
+        "he slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}.",
+        duration(slowest.from_ns),
+        slowest.rows,
+        duration(excess.slow_ns),
+        duration(excess.ordinary_ns)
+    );
+    Some(match (excess.grown, by) {
+        (false, _) => format!("Nothing has grown: t{take} That is less than twice as long, or less than 1 ms more."),
+        (true, By::Cause) => format!("T{take} By what most delays each:"),
+        (true, _) => format!("T{take} What they have more of:"),
+    })
+}
+
+/// What the slowest share, and what of them is not known.
+pub(super) fn beyond(slowest: &Slowest) -> Vec<String> {
+    let shared = slowest.shared.iter().map(|shared| {
+        format!(
             "{:.0} % of them are of {} {} ({:.0} % of the ordinary ones).",
             shared.share * 100.0,
             shared.what,
             printable(&shared.of),
             shared.ordinary_share * 100.0
-        )));
+        )
+    });
+    let what = if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
+    shared.chain(slowest.cannot_be_told.iter().map(|why| format!("{what}: {why}."))).collect()
+}
+
+fn of_slowest(slowest: &Slowest, by: By) -> String {
+    let mut out = String::new();
+    let grown = slowest.excess.as_ref().filter(|excess| excess.grown);
+    out.extend(excess(slowest, by).map(|sentence| record::wrapped(&sentence)));
+    match grown {
+        Some(_) if by == By::Cause => out.push_str(&causes(slowest)),
+        Some(excess) => out.push_str(&parts(excess)),
+        None => {}
     }
-    for why in &slowest.cannot_be_told {
-        let what =
-            if slowest.excess.is_some() { "Cannot be told" } else { "What makes the slowest slow cannot be told" };
-        out.push_str(&record::wrapped(&format!("{what}: {why}.")));
-    }
+    beyond(slowest).iter().for_each(|sentence| out.push_str(&record::wrapped(sentence)));
     // By cause each has its own.
     if !slowest.examples.is_empty() && slowest.excess.as_ref().is_none_or(|excess| excess.grown) && by != By::Cause {
         out.push_str("Examples:\n");
@@ -165,10 +178,14 @@ fn of_slowest(slowest: &Slowest, by: By) -> String {
     out
 }
 
+/// The parts of it that are worth a line.
+pub(super) fn worth_telling(excess: &Excess) -> impl Iterator<Item = &More> {
+    excess.parts.iter().filter(|more| more.share >= LEAST_SHARE)
+}
+
 /// What slow requests have more of, a line each.
 fn parts(excess: &Excess) -> String {
-    let of_some = excess.parts.iter().filter(|more| more.share >= LEAST_SHARE);
-    let lines = of_some.map(|more| {
+    let lines = worth_telling(excess).map(|more| {
         let figures = format!("  {:>4.0} %  {:>7}  ", more.share * 100.0, short_duration(more.more_ns));
         beside_figures(&figures, &printable(&more.text))
     });
@@ -217,21 +234,28 @@ fn beside_figures(figures: &str, words: &str) -> String {
 const LEAST_OF_REQUEST: f64 = 0.02;
 
 fn of_example(example: &Example) -> String {
-    let least_ns = (example.duration_ns as f64 * LEAST_OF_REQUEST) as i64;
-    let links = example.path.iter().filter(|link| link.ns >= least_ns);
-    let links: Vec<String> =
-        links.map(|link| format!("{} {}", short_duration(link.ns), printable(&link.text))).collect();
+    format!("- {}: {}", head(example), links(example).join("; then "))
+}
+
+/// Which request it is.
+pub(super) fn head(example: &Example) -> String {
     let status = example.status.map_or_else(String::new, |status| format!(" {status}"));
     format!(
-        "- {} {}{status} on {} (pid {}, thread {}, ts_ns {}): {}",
+        "{} {}{status} on {} (pid {}, thread {}, ts_ns {})",
         short_duration(example.duration_ns),
         printable(&example.route),
         printable(&example.node),
         example.pid,
         example.tid,
-        example.ts_ns,
-        links.join("; then ")
+        example.ts_ns
     )
+}
+
+/// Who did what for it, then who.
+pub(super) fn links(example: &Example) -> Vec<String> {
+    let least_ns = (example.duration_ns as f64 * LEAST_OF_REQUEST) as i64;
+    let links = example.path.iter().filter(|link| link.ns >= least_ns);
+    links.map(|link| format!("{} {}", short_duration(link.ns), printable(&link.text))).collect()
 }
 
 #[cfg(test)]

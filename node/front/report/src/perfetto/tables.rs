@@ -75,6 +75,37 @@ pub const TABLES: &[Table] = &[
         unnamed: "call",
     },
     Table {
+        name: "requests",
+        time: "ts_ns",
+        duration: Some("duration_ns"),
+        ends: true,
+        place: Place::Process,
+        track: "requests",
+        args: &[
+            "service",
+            "tenant",
+            "method",
+            "route",
+            "status",
+            "connection",
+            "number",
+            "tid",
+            "first_byte_ns",
+            "queued_ns",
+            "cpu_ns",
+            "run_delay_ns",
+            "bytes_in",
+            "bytes_out",
+            "sends",
+            "gap_ns",
+            "kept",
+            "stands_for",
+        ],
+        bits: &["connection"],
+        label: ("service", Some("route")),
+        unnamed: "request",
+    },
+    Table {
         name: "cuda_calls",
         time: "ts_ns",
         duration: Some("duration_ns"),
@@ -209,8 +240,10 @@ pub const TABLES: &[Table] = &[
 
 /// Columns of process and thread that come before a table's own arguments, where it has them.
 const OF_PROCESS: &[&str] = &["pid", "tid", "rank"];
-/// Tables whose rows do not have the thread.
-const WITHOUT_THREAD: &[&str] = &["net_events", "process_events"];
+/// Tables whose rows do not have the thread, or are of the process whichever thread read them.
+const WITHOUT_THREAD: &[&str] = &["net_events", "process_events", "requests"];
+/// Tables whose rows do not have the rank.
+const WITHOUT_RANK: &[&str] = &["requests"];
 
 /// A row, parsed.
 #[derive(Debug, Clone, PartialEq)]
@@ -241,6 +274,7 @@ impl Table {
             columns.push(match self.place {
                 Place::Host => "NULL",
                 Place::Process if *column == "tid" && WITHOUT_THREAD.contains(&self.name) => "NULL",
+                Place::Process if *column == "rank" && WITHOUT_RANK.contains(&self.name) => "NULL",
                 Place::Process => column,
             });
         }
