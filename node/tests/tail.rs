@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[cfg(feature = "serve")]
 use common::http::Server;
 use common::jobs::Cgroups;
-use common::{Killed, Lab, can_capture, has, python, stdout, wait_for};
+use common::{Killed, Lab, can_capture, has, python, rankmesh, stderr, stdout, wait_for};
 use serde_json::Value;
 
 /// Answers after some milliseconds of computing: /MS/N; /sleep/N sleeps 60 ms besides.
@@ -307,6 +307,32 @@ fn p99_that_grows_is_a_finding_and_a_healthy_span_has_none() {
     assert_eq!(count(&lab, &asleep), 1, "{}", lab.log("n1"));
     let over = "SELECT count(*) FROM findings WHERE verdict = 'tail_over' AND culprit_node = 'n1'";
     assert!(ask_until(port, false, "the end", || count(&lab, over) > 0), "{}", lab.log("n1"));
+}
+
+#[test]
+fn the_demo_on_serving_says_what_was_injected_and_leaves_nothing_behind() {
+    if !can_capture("the_demo_on_serving_says_what_was_injected_and_leaves_nothing_behind") {
+        return;
+    }
+    // Where other programs take the CPU for longer than what is injected takes, that is what is told.
+    let (_, text) = until(|| {
+        let temporary = tempfile::tempdir().expect("a directory");
+        let demo = rankmesh().args(["demo", "--serving"]).env("TMPDIR", temporary.path()).output().expect("runs");
+        let left: Vec<_> = std::fs::read_dir(temporary.path()).expect("readable").collect();
+        assert!(left.is_empty(), "the demo left {left:?}");
+        let (text, errors) = (stdout(&demo), stderr(&demo));
+        if demo.status.success() { Ok(text) } else { Err(Value::String(text + &errors)) }
+    });
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for told in [
+        "Live: 2 agents on loopback record the requests of two servers",
+        "$ rankmesh tail --by cause",
+        "asleep in a timer, thread cache-refresh of model-server, while another waited in a lock or queue",
+        "That is what was injected",
+    ] {
+        assert!(words.contains(told), "no {told:?} in {text}");
+    }
 }
 
 /// Ordinary requests of a kind to `threads_server.py`, and those that are made slow: more than one in a

@@ -187,9 +187,25 @@ pub(super) struct DemoArgs {
     /// Show the recorded trace even where live capture would work
     #[arg(long)]
     pub(super) replay: bool,
+    /// Show requests to two servers in place of a job: which are slow, where, and why; half a
+    /// minute, as root on Linux 6.3 or later
+    #[arg(long, conflicts_with_all = ["replay", "record"])]
+    pub(super) serving: bool,
+    /// Be a server of that demo
+    #[arg(long, hide = true)]
+    pub(super) server: Option<DemoServer>,
     /// Record the demo's own run into this directory (how the shipped recording was made)
     #[arg(long, value_name = "DIR", hide = true)]
     pub(super) record: Option<PathBuf>,
+}
+
+/// How a server of the demo does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DemoServer {
+    /// Its requests take what they compute.
+    Well,
+    /// Some wait.
+    Faulty,
 }
 
 /// Flags of `rankmesh trace`.

@@ -1,6 +1,6 @@
 //! The slowest requests by what most delays each of them. Values in, figures out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -36,18 +36,22 @@ pub(super) fn causes(slow: &[Request], ordinary: &[Request]) -> Vec<CauseGroup> 
     if all <= 0.0 {
         return vec![];
     }
-    let mut groups: BTreeMap<Part, Vec<&Request>> = BTreeMap::new();
+    // By words: what differs in nothing that is told is one cause.
+    let mut groups: BTreeMap<String, (Part, Vec<&Request>)> = BTreeMap::new();
     for request in slow {
         let more = |(part, ns): &(Part, i64)| *ns as f64 - ordinary_parts.get(part).copied().unwrap_or(0.0);
         let most = parts::parts(request).into_iter().max_by(|a, b| more(a).total_cmp(&more(b)));
         if let Some((part, _)) = most {
-            groups.entry(part).or_default().push(request);
+            groups.entry(part.words()).or_insert_with(|| (part, vec![])).1.push(request);
         }
     }
-    let names = parts::names(slow);
-    let group = |(part, requests): (Part, Vec<&Request>)| {
+    let mut threads: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for (part, names) in parts::names(slow) {
+        threads.entry(part.words()).or_default().extend(names);
+    }
+    let group = |(words, (part, requests)): (String, (Part, Vec<&Request>))| {
         let slowest = requests.first()?;
-        let part = parts::named(part, &names);
+        let part = part.of_threads(threads.get(&words));
         Some(CauseGroup {
             text: part.words(),
             part,
@@ -107,6 +111,16 @@ mod tests {
         assert!((found.iter().map(|of| of.share).sum::<f64>() - 1.0).abs() < 1e-9);
         // 47, 37 and twice 27 ms of these and 97 ms.
         assert!((found[1].share - 97.0 / 235.0).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn what_reads_the_same_is_one_cause() {
+        let ordinary = [request("main", Kind::Unread, 1, 100.0)];
+        let mut slow = vec![request("pool_1", Kind::Asleep, 48, 1.0), request("pool_1", Kind::Asleep, 38, 1.0)];
+        slow[1].path[1].0.woken_by = "interrupt".into();
+        let found = causes(&slow, &ordinary);
+        let told: Vec<_> = found.iter().map(|of| (&*of.part.thread, of.count)).collect();
+        assert_eq!(told, [("pool_1", 2)]);
     }
 
     #[test]

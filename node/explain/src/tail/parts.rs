@@ -114,6 +114,13 @@ impl Part {
         format!(", {thread} of {}", self.process)
     }
 
+    /// Under its thread's own name where only one thread has it, else under the pool's.
+    pub(super) fn of_threads(self, names: Option<&BTreeSet<&str>>) -> Part {
+        let only = names.filter(|names| names.len() == 1).and_then(|names| names.first());
+        let thread = only.map_or_else(|| self.thread.clone(), |name| (*name).to_owned());
+        Part { thread, ..self }
+    }
+
     /// With a pattern in place of a number at the end of the thread's name: pools have many alike.
     pub(super) fn of_pool(&self) -> Part {
         let name = self.thread.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -196,7 +203,7 @@ pub(super) fn excess(slow: &[Request], ordinary: &[Request]) -> Option<Excess> {
         .into_iter()
         .map(|(part, ns)| {
             let more_ns = ns - ordinary_parts.get(&part).copied().unwrap_or(0.0);
-            let part = named(part, &names);
+            let part = part.clone().of_threads(names.get(&part));
             More { text: part.words(), part, more_ns: more_ns as i64, share: more_ns / all_ns }
         })
         .filter(|more| more.more_ns > 0)
@@ -216,13 +223,6 @@ pub(super) fn names(requests: &[Request]) -> Names<'_> {
         names.entry(part.of_pool()).or_default().insert(&part.thread);
     }
     names
-}
-
-/// A part under its thread's own name where only one thread has it, else under the pool's.
-pub(super) fn named(part: Part, names: &Names<'_>) -> Part {
-    let only = names.get(&part).filter(|names| names.len() == 1).and_then(|names| names.first());
-    let thread = only.map_or_else(|| part.thread.clone(), |name| (*name).to_owned());
-    Part { thread, ..part }
 }
 
 /// The mean duration, and of each part.

@@ -22,10 +22,8 @@ pub fn chapter(service: &Service) -> ServiceChapter {
         let times = [of.p50_ns, of.p99_ns].map(short_duration);
         [percent(of.share), of.count.to_string()].into_iter().chain(times).chain([printable(&of.text)]).collect()
     };
-    let mut beyond = text::beyond(slowest);
-    if slowest.causes_left_out > 0 {
-        beyond.push(format!("{} more causes have less of the excess.", slowest.causes_left_out));
-    }
+    let (causes, others) = text::causes_worth_telling(slowest);
+    let beyond = others.into_iter().chain(text::beyond(slowest)).collect();
     let examples = slowest.examples.iter().filter(|_| slowest.excess.as_ref().is_none_or(|excess| excess.grown));
     ServiceChapter {
         name: printable(&service.service),
@@ -38,7 +36,7 @@ pub fn chapter(service: &Service) -> ServiceChapter {
         ),
         causes: table(
             &["Of the excess", "Requests", "p50", "p99", "What most delays each"],
-            slowest.causes.iter().map(cause).collect(),
+            causes.iter().map(cause).collect(),
         ),
         beyond,
         examples: examples.map(|of| Chain { head: text::head(of), links: text::links(of) }).collect(),

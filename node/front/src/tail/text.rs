@@ -10,6 +10,8 @@ use super::{By, CauseGroup, Example, Excess, More, Slowest, Tail};
 const ROWS: usize = 20;
 /// Parts with less of what slow requests take longer are left out.
 const LEAST_SHARE: f64 = 0.03;
+/// As many causes are listed however little they have.
+const LEAST_CAUSES: usize = 3;
 /// Widest name in a table.
 const WIDEST: usize = 28;
 
@@ -195,7 +197,8 @@ fn parts(excess: &Excess) -> String {
 /// What most delays them, each with its requests and one of these.
 fn causes(slowest: &Slowest) -> String {
     let mut out = String::from("  excess  requests      p50      p99  cause, and one of them\n");
-    for CauseGroup { text, count, p50_ns, p99_ns, share, example, .. } in &slowest.causes {
+    let (told, others) = causes_worth_telling(slowest);
+    for CauseGroup { text, count, p50_ns, p99_ns, share, example, .. } in told {
         let figures = format!(
             "  {:>4.0} %  {count:>8}  {:>7}  {:>7}  ",
             share * 100.0,
@@ -205,10 +208,20 @@ fn causes(slowest: &Slowest) -> String {
         out.push_str(&beside_figures(&figures, &printable(text)));
         out.push_str(&beside_figures("          ", of_example(example).trim_end()));
     }
-    if slowest.causes_left_out > 0 {
-        out.push_str(&format!("  … and {} more causes with less of the excess\n", slowest.causes_left_out));
-    }
+    out.extend(others.map(|others| record::wrapped(&others)));
     out
+}
+
+/// The causes that are worth lines, and the others in a sentence.
+pub(super) fn causes_worth_telling(slowest: &Slowest) -> (&[CauseGroup], Option<String>) {
+    let many = slowest.causes.iter().take_while(|of| of.share >= LEAST_SHARE).count();
+    let (told, others) = slowest.causes.split_at(many.max(LEAST_CAUSES).min(slowest.causes.len()));
+    let (count, left_out) = (others.len() + slowest.causes_left_out, slowest.causes_left_out);
+    let share: f64 = others.iter().map(|of| of.share).sum();
+    let of = if left_out > 0 { "more than " } else { "" };
+    let sentence =
+        || format!("{count} other causes have {of}{:.0} % of the excess together (--format json).", share * 100.0);
+    (told, (count > 0).then(sentence))
 }
 
 /// Words in the columns that figures leave of 80.
