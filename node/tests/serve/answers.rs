@@ -173,6 +173,15 @@ fn the_tail_is_that_of_the_command_line() {
     assert_eq!((causes.len(), &causes[0]["text"], &causes[0]["count"]), (1, &more["text"], &24.into()), "{chat}");
     let example = &chat["slowest"]["examples"][0];
     assert_eq!(example["path"].as_array().map(Vec::len), Some(2), "{example}");
+    // A finding on it is explained by the same.
+    let findings = server.get("/api/v1/findings").json();
+    let finding = &findings["rows"].as_array().expect("rows").iter().find(|row| row[0] == "n1").expect("one of n1")[1];
+    let explained = format!("/api/v1/explain?finding={finding}");
+    let found = server.get(&explained).json();
+    assert_eq!((&found["verdict"], &found["runbook"]), (&"tail_grown".into(), &"tail".into()), "{found}");
+    assert!(found["what"].as_str().is_some_and(|what| what.starts_with("p99 of chat on n")), "{found}");
+    let cause = format!("of what its slowest take longer, 100 %: {}", more["text"].as_str().expect("a text"));
+    assert_eq!((&found["cause"], found["chain"].as_array().map(Vec::len)), (&cause.into(), Some(2)), "{found}");
     // Readers see neither paths nor tenants, programs nor threads, and may not ask by them.
     drop(server);
     let (file, token) = reader_token(&lab);
@@ -183,6 +192,11 @@ fn the_tail_is_that_of_the_command_line() {
     assert_eq!(seen.json()["services"][0]["count"], chat["count"], "{}", seen.text());
     for hidden in ["/slow", "python3", "ada", "img"] {
         assert!(!seen.text().contains(hidden), "{hidden}: {}", seen.text());
+    }
+    let found = asked(&explained);
+    assert_eq!(found.json()["cause"], "of what its slowest take longer, 100 %: asleep in a timer", "{}", found.text());
+    for hidden in ["/slow", "python3", "img"] {
+        assert!(!found.text().contains(hidden), "{hidden}: {}", found.text());
     }
     for by in ["by=route", "by=tenant", "tenant=user:ada", "route=/slow"] {
         let refused = asked(&format!("/api/v1/tail?{by}"));

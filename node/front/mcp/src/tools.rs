@@ -119,6 +119,11 @@ impl Toolbox {
                  host_samples; rows of that rank's node around the times above).",
                 place.rank
             ),
+            None if found.verdict.starts_with("tail_") => {
+                "Next: diagnose_tail with that service, and by=cause; query for single requests (tables requests, \
+                 request_stretches)."
+                    .to_owned()
+            }
             None => "Next: ranks for all scores; nodes for who records; diagnose with another since.".to_owned(),
         };
         Ok(self.lines(&text, asked.offset, Some(&found.coverage), Some(&next)))
