@@ -5,10 +5,8 @@
 //! gossiped. `trust` renews the certificate and keeps the trust list current. `answer`: answers to
 //! people; `local`: those on this host. `facts`: what it gossips about itself. `archiver` runs the
 //! process that archives hours. `memory` returns free memory to the system. `standing` keeps the
-//! current verdict. `ras` asks NCCL itself in a hang. `tail` finds
-//! services whose p99 has grown. `stacks` samples where ranks are. `light`: an agent without all that, for many
-//! in one process.
-//! without all that, for many in one process.
+//! current verdict. `ras` asks NCCL itself in a hang. `tail` finds services whose p99 has grown.
+//! `stacks` samples where ranks are. `light`: an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -82,6 +82,8 @@ pub struct AgentNow {
     pub recorded_call_ns: Option<u64>,
     /// Requests that servers of this host have answered, by service.
     pub services: Vec<ServiceNow>,
+    /// What had grown before the agent's start is among these; right after it that is not known yet.
+    pub grown_is_known: bool,
 }
 
 /// Upper bounds of the durations that [`ServiceNow`] counts, nanoseconds: 1 ms to 100 s, each at most

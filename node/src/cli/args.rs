@@ -95,9 +95,8 @@ pub(super) struct UpArgs {
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_budget)]
     pub(super) budget: Share,
     /// Shell command to run when the standing verdict changes, or p99 of a service of this host has
-    /// grown: the finding as JSON on its standard
-    /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
-    /// time, killed after 30 s
+    /// grown: the finding as JSON on its standard input and in RANKMESH_VERDICT, RANKMESH_RANK,
+    /// RANKMESH_NODE, RANKMESH_TEXT, …; one at a time of either kind, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_finding: Option<String>,
     /// Time between two looks at whether p99 of a service has grown

@@ -3,8 +3,8 @@
 //!
 //! Every agent logs and runs its own command. The row is written by the job's first judge alone,
 //! and not where the job's last finding says the same, so that `findings` has each change once,
-//! whoever is that judge. Commands run one at a time, with a deadline; while one runs, up to
-//! [`WAITING`] changes wait and further ones are logged and dropped.
+//! whoever is that judge. Commands run one at a time for verdicts and one for services, with a deadline;
+//! while one runs, up to [`WAITING`] changes of either wait and further ones are logged and dropped.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -38,46 +38,59 @@ const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause, and before it is looked for once more.
 const CAUSE: Duration = Duration::from_secs(5);
 
-/// What is to be published.
+/// The 99th percentile of a service has grown, or is as before.
 #[derive(Debug)]
-pub(crate) enum News {
-    /// A change of the standing verdict.
-    Verdict(Box<Current>),
-    /// The 99th percentile of a service has grown, or is as before: the row, which is written, and its
-    /// text.
-    Tail { finding: Box<Finding>, text: String },
+pub(crate) struct TailNews {
+    /// The row, which is written.
+    pub(crate) finding: Finding,
+    /// In words.
+    pub(crate) text: String,
 }
 
-/// Publishes what arrives until `stop`.
+/// Publishes changes of verdicts until `stop`.
 pub(super) async fn publish(
     shared: Arc<Shared>,
     command: Option<String>,
-    mut changes: mpsc::Receiver<News>,
+    mut changes: mpsc::Receiver<Current>,
     stop: CancellationToken,
 ) {
     let mut reported = repeat::Reported::default();
     loop {
-        let news = tokio::select! {
-            news = changes.recv() => news,
+        let current = tokio::select! {
+            current = changes.recv() => current,
             () = stop.cancelled() => return,
         };
-        let current = match news {
-            Some(News::Verdict(current)) => *current,
-            Some(News::Tail { finding, text }) => {
-                tokio::select! {
-                    () = hand_over(&shared, command.as_deref(), &finding, &text) => {}
-                    () = stop.cancelled() => return,
-                }
-                continue;
-            }
-            None => return,
-        };
+        let Some(current) = current else { return };
         let report = current.standing.report.clone();
         let kept = super::keep_stacks::keep(&shared, &report, &stop);
         let asked = crate::ras::keep(&shared, &report, &stop);
         let published = one(&shared, command.as_deref(), current, &mut reported, &stop);
         tokio::select! {
             ((), (), ()) = futures::future::join3(published, kept, asked) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Hands findings on services to the operator's command until `stop`. They wait apart from verdicts,
+/// which are written only when it is their turn.
+pub(super) async fn hand_over(
+    shared: Arc<Shared>,
+    command: Option<String>,
+    mut news: mpsc::Receiver<TailNews>,
+    stop: CancellationToken,
+) {
+    loop {
+        let found = tokio::select! {
+            found = news.recv() => found,
+            () = stop.cancelled() => return,
+        };
+        let Some(TailNews { finding, text }) = found else { return };
+        let Some(command) = &command else { continue };
+        let mut verdict: Value = serde_json::from_str(&finding.detail).unwrap_or_default();
+        verdict["kind"] = json!(finding.verdict);
+        tokio::select! {
+            () = run(command, shared.identity.node().as_str(), &finding, &text, json!({ "verdict": verdict })) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -118,14 +131,6 @@ async fn one(
         });
         run(command, &own, &finding, &sentence, about).await;
     }
-}
-
-/// Hands another finding to the operator's command.
-async fn hand_over(shared: &Shared, command: Option<&str>, finding: &Finding, text: &str) {
-    let Some(command) = command else { return };
-    let mut verdict: Value = serde_json::from_str(&finding.detail).unwrap_or_default();
-    verdict["kind"] = json!(finding.verdict);
-    run(command, shared.identity.node().as_str(), finding, text, json!({ "verdict": verdict })).await;
 }
 
 /// The cause of a verdict, asked for once more where none was found: a finding is written once, hosts

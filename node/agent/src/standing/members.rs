@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Shared;
 use super::roster::{Roster, jobs_of};
-use super::{News, is_fresh, verdicts_job};
+use super::{Current, is_fresh, verdicts_job};
 
 /// Members are looked at this often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -22,7 +22,7 @@ const LOOK_AT_LEAST: Duration = Duration::from_millis(500);
 
 /// Follows the members until `stop`. `all`: changes of verdicts that this host has asked for are
 /// passed on, too.
-pub(super) async fn follow(shared: Arc<Shared>, all: bool, news: mpsc::Sender<News>, stop: CancellationToken) {
+pub(super) async fn follow(shared: Arc<Shared>, all: bool, news: mpsc::Sender<Current>, stop: CancellationToken) {
     let own = shared.identity.node().to_string();
     let mut members = shared.coordinator.gossip.watch();
     let mut roster = Roster::default();
@@ -55,11 +55,10 @@ pub(super) async fn follow(shared: Arc<Shared>, all: bool, news: mpsc::Sender<Ne
         current.retain(|current| all || standing.is_told(current.job));
         changes.retain(|job, _| current.iter().any(|current| current.job == *job));
         for current in current {
-            let report = Arc::clone(&current.standing.report);
-            if changes.entry(current.job).or_default().is_news(&report.verdict)
-                && let Err(mpsc::error::TrySendError::Full(_)) = news.try_send(News::Verdict(Box::new(current)))
+            if changes.entry(current.job).or_default().is_news(&current.standing.report.verdict)
+                && let Err(mpsc::error::TrySendError::Full(current)) = news.try_send(current)
             {
-                let sentence = explain::watched::sentence(&report);
+                let sentence = explain::watched::sentence(&current.standing.report);
                 tracing::warn!("a change of the verdict was not reported, too many wait: {sentence}");
             }
         }

@@ -48,7 +48,7 @@ pub(super) use roster::JOBS;
 
 pub(super) use elsewhere::hear;
 pub(super) use feed::Feed;
-pub(super) use findings::{News, hook_is_ours};
+pub(super) use findings::{TailNews, hook_is_ours};
 pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
@@ -354,17 +354,19 @@ pub(super) fn start(
     on_finding: Option<String>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) -> mpsc::Sender<News> {
+) -> mpsc::Sender<TailNews> {
     let _ = shared.standing.name.set(shared.identity.node().to_string());
     let (news, changes) = mpsc::channel(findings::WAITING);
     tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
     tasks.spawn(judging::judge(Arc::clone(shared), stop.clone()));
-    tasks.spawn(members::follow(Arc::clone(shared), on_finding.is_some(), news.clone(), stop.clone()));
+    tasks.spawn(members::follow(Arc::clone(shared), on_finding.is_some(), news, stop.clone()));
     if on_finding.is_some() {
         tasks.spawn(elsewhere::keep_hearing(Arc::clone(shared), stop.clone()));
     }
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
-    tasks.spawn(findings::publish(Arc::clone(shared), on_finding, changes, stop.clone()));
-    news
+    tasks.spawn(findings::publish(Arc::clone(shared), on_finding.clone(), changes, stop.clone()));
+    let (of_tail, tail_news) = mpsc::channel(findings::WAITING);
+    tasks.spawn(findings::hand_over(Arc::clone(shared), on_finding, tail_news, stop.clone()));
+    of_tail
 }

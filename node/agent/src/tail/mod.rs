@@ -1,9 +1,10 @@
 //! Looks, while requests come, whether the 99th percentile of a service on this host is more than its
 //! past, and writes a finding when that begins and when it is over.
 //!
-//! What is more is [`explain::tail::grown`]'s; `past` reads what the store has of the past, once;
-//! `slowest` asks what the slowest wait for; `finding` makes the row. Each look reads the seconds
-//! since the one before. Without requests there are no looks.
+//! What is more is [`explain::tail::grown`]'s; [`Served`] has the requests that ended since the last
+//! look; `past` reads what the store has of the past, and what stood when the agent ended; `slowest`
+//! asks what the slowest wait for; `finding` makes the row. Without requests there are no looks, but
+//! while something stands.
 
 pub(crate) mod finding;
 mod past;
@@ -14,225 +15,212 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use explain::tail::Slowest;
-use explain::tail::grown::{Change, History, LEAST_REQUESTS, MOST_LOOKS, PAST_NS, Window};
-use model::cells::quoted;
+use explain::tail::grown::{Change, History, LEAST_REQUESTS, PAST_NS, Window};
 use query::access::Caller;
-use record::{printable, unix_now_ns};
+use record::{printable, steady_now_ns, wall_ahead_ns};
 use store::Source;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::asking::Asking;
-use super::standing::News;
+use super::served::{Ended, Served};
+use super::standing::TailNews;
 use finding::Changed;
-use past::Past;
 pub(crate) use slowest::Slow;
 
 /// Time between two looks.
 pub const EVERY: Duration = Duration::from_secs(60);
-/// Services that are looked at, those with the most requests.
+/// A window is as many looks long as it takes to have enough requests, at most so many; a service with
+/// fewer requests is not judged.
+const MOST_LOOKS: u32 = 10;
+/// Services that are looked at, those that had requests last.
 const MOST_SERVICES: usize = 64;
-/// Time for a look's questions, and for those about the past and about the slowest.
-const LOOK: Duration = Duration::from_secs(5);
-const MORE: Duration = Duration::from_secs(10);
-const SECOND_NS: i64 = 1_000_000_000;
-/// Sums of a second are in the store so long after it.
-const SETTLED_NS: i64 = 5 * SECOND_NS;
+/// Time for the questions about the past, and about the slowest.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is tried to read the past before that is begun anew.
+const TRIES: u32 = 5;
 
-/// A service, and what it has had since its last window.
+/// A service, and what has ended since its last window.
 #[derive(Debug, Default)]
 struct Service {
     history: History,
-    since_ns: i64,
-    requests: i64,
+    window: Window,
     looks: u32,
-    /// Of the last look.
-    p99_ns: Option<i64>,
+    /// When requests of it ended last.
+    seen_ns: i64,
+    /// What explains that it is grown, in words.
+    cause: Option<String>,
 }
 
 impl Service {
-    /// Counts the requests of a look.
-    fn add(&mut self, since_ns: i64, requests: i64, p99_ns: Option<i64>) {
+    /// Counts the requests of a look; the window, where they are enough for one now. Too few in too long
+    /// are none.
+    fn add(&mut self, since_ns: i64, until_ns: i64, ended: &Ended) -> Option<Window> {
         if self.looks == 0 {
-            self.since_ns = since_ns;
+            self.window.since_ns = since_ns;
         }
         self.looks += 1;
-        self.requests += requests;
-        self.p99_ns = p99_ns;
-    }
-
-    /// Whether they are enough for a window now; too few in too long are none.
-    fn is_full(&mut self) -> bool {
-        if self.requests >= LEAST_REQUESTS {
-            return true;
+        if ended.requests > 0 {
+            self.seen_ns = until_ns;
         }
-        if self.looks >= MOST_LOOKS {
-            self.begin();
-        }
-        false
-    }
-
-    fn begin(&mut self) {
-        (self.looks, self.requests) = (0, 0);
+        self.window.until_ns = until_ns;
+        self.window.durations.merge(&ended.durations);
+        self.window.requests += ended.requests;
+        self.window.failed += ended.failed;
+        let is_full = self.window.durations.count() >= LEAST_REQUESTS;
+        let window = (is_full || self.looks >= MOST_LOOKS).then(|| std::mem::take(&mut self.window))?;
+        self.looks = 0;
+        is_full.then_some(window)
     }
 }
 
 /// The looks.
 struct Looks {
     shared: Arc<Shared>,
+    served: Arc<Served>,
     node: String,
     every: Duration,
     caller: Caller,
     services: BTreeMap<String, Service>,
-    /// The end of the last look.
-    until_ns: Option<i64>,
-    news: mpsc::Sender<News>,
+    /// How often the past is tried to be read yet.
+    tries: u32,
+    /// The end of the last look, on the steady clock.
+    until_ns: i64,
+    news: mpsc::Sender<TailNews>,
     stop: CancellationToken,
 }
 
 /// Looks until `stop`, as often as `every`; changes go to the findings and to `news`.
-pub(super) async fn watch(shared: Arc<Shared>, every: Duration, news: mpsc::Sender<News>, stop: CancellationToken) {
-    let Source::Store(_) = shared.source.as_ref() else { return };
+pub(super) async fn watch(shared: Arc<Shared>, every: Duration, news: mpsc::Sender<TailNews>, stop: CancellationToken) {
     let served = Arc::clone(shared.recording.requests_served());
-    let node = shared.identity.node().to_string();
-    let (services, until_ns) = (BTreeMap::new(), None);
-    let mut looks =
-        Looks { shared, node, every, caller: Caller::agent(), services, until_ns, news, stop: stop.clone() };
-    loop {
-        tokio::select! {
-            () = served.arrived() => {}
-            () = stop.cancelled() => return,
-        }
-        tokio::select! {
-            () = looks.look_while_requests_come() => {}
-            () = stop.cancelled() => return,
-        }
+    let Source::Store(_) = shared.source.as_ref() else {
+        served.grown_is_known();
+        return;
+    };
+    let mut looks = Looks {
+        served,
+        node: shared.identity.node().to_string(),
+        shared,
+        every,
+        caller: Caller::agent(),
+        services: BTreeMap::new(),
+        tries: TRIES,
+        until_ns: steady_now_ns(),
+        news,
+        stop: stop.clone(),
+    };
+    tokio::select! {
+        () = looks.look_for_ever() => {}
+        () = stop.cancelled() => {}
     }
 }
 
 impl Looks {
-    fn asking(&self, patience: Duration) -> Asking<'_> {
+    fn asking(&self) -> Asking<'_> {
         Asking {
             coordinator: &self.shared.coordinator,
             caller: &self.caller,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now() + PATIENCE,
             cancelled: &self.stop,
         }
     }
 
-    async fn look_while_requests_come(&mut self) {
-        let mut without = 0;
-        while without < MOST_LOOKS || self.services.values().any(|service| service.history.grown().is_some()) {
+    async fn look_for_ever(&mut self) {
+        // What stood is known before anything is found: else that would be found again, or never be over.
+        while let Err(why) = self.take_up().await {
+            tracing::debug!("which p99 had grown before this start is asked again: {why}");
             tokio::time::sleep(self.every).await;
-            match self.look().await {
-                Ok(0) => without += 1,
-                Ok(_) => without = 0,
-                // (A host under load answers later; what it did not answer for is in the next look.)
-                Err(why) => tracing::debug!("p99 of services was not looked at: {why}"),
+        }
+        loop {
+            if !self.stands() {
+                self.served.arrived().await;
+                self.until_ns = steady_now_ns();
+            }
+            let mut without = 0;
+            while without < MOST_LOOKS || self.stands() {
+                tokio::time::sleep(self.every).await;
+                without = if self.look().await { 0 } else { without + 1 };
             }
         }
     }
 
-    /// Looks at what was asked since the last look, as far as it is answered: requests are summed up
-    /// when they end. Returns how many there were.
-    async fn look(&mut self) -> Result<i64, String> {
-        let every_ns = i64::try_from(self.every.as_nanos()).unwrap_or(PAST_NS);
-        let until_ns = (unix_now_ns() - SETTLED_NS.max(every_ns / 2)).div_euclid(SECOND_NS) * SECOND_NS;
-        let since_ns = match self.until_ns {
-            Some(last_ns) => last_ns.max(until_ns.saturating_sub(i64::from(MOST_LOOKS) * every_ns)),
-            None => {
-                let since_ns = until_ns.saturating_sub(every_ns);
-                let services = past::of_services(self.asking(MORE), &self.node, since_ns, self.every).await;
-                for (name, Past { history, grown }) in services.into_iter().take(MOST_SERVICES) {
-                    self.shared.recording.requests_served().set_grown(&name, grown);
-                    self.services.insert(name, Service { history, ..Service::default() });
-                }
-                since_ns
-            }
-        };
-        if since_ns >= until_ns {
-            return Ok(0);
+    /// Whether anything stands as grown.
+    fn stands(&self) -> bool {
+        self.services.values().any(|service| service.history.grown().is_some())
+    }
+
+    /// Takes up what stood when the agent ended.
+    async fn take_up(&mut self) -> Result<(), String> {
+        let now_ns = steady_now_ns();
+        let stood = past::stood(self.asking(), &self.node).await?;
+        for (name, stood) in stood {
+            let mut service = Service { cause: stood.cause, ..Service::default() };
+            service.history.stands(stood.grown, stood.p99_ns, now_ns);
+            self.show(&name, &service, stood.p99_ns);
+            self.services.insert(name, service);
         }
-        let (rows, _) = self.asking(LOOK).rows(past::sql(since_ns, until_ns, ""), &self.own()).await?;
-        self.until_ns = Some(until_ns);
-        let mut found: BTreeMap<String, (i64, Option<i64>)> = BTreeMap::new();
-        for (service, requests, p99_ns) in rows.iter().map(|row| past::read(row)) {
-            found.insert(service, (requests, p99_ns));
+        self.served.grown_is_known();
+        Ok(())
+    }
+
+    /// Looks at what has ended since the last look; whether that is any.
+    async fn look(&mut self) -> bool {
+        if self.tries > 0 && self.read_past().await.is_err() {
+            // What ends meanwhile is in the next look.
+            return true;
         }
-        let all = found.values().map(|(requests, _)| requests).sum();
-        self.make_room(&found, until_ns);
+        let (since_ns, until_ns) = (self.until_ns, steady_now_ns());
+        self.until_ns = until_ns;
+        let ended = self.served.take_ended();
+        let any = !ended.is_empty();
+        for name in ended.keys().filter(|name| !self.services.contains_key(&***name)).cloned().collect::<Vec<_>>() {
+            self.services.insert(name.to_string(), Service::default());
+        }
+        let mut windows = vec![];
         for (name, service) in &mut self.services {
-            let (requests, p99_ns) = found.get(name).copied().unwrap_or_default();
-            if requests > 0 || service.looks > 0 {
-                service.add(since_ns, requests, p99_ns);
+            let of_it = ended.get(name.as_str());
+            if of_it.is_some() || service.looks > 0 {
+                let window = service.add(since_ns, until_ns, of_it.unwrap_or(&Ended::default()));
+                windows.extend(window.map(|window| (name.clone(), window)));
             }
         }
-        for (name, window) in self.windows(until_ns).await? {
+        for (name, window) in windows {
             self.judge(&name, window).await;
         }
         self.forget_silent(until_ns).await;
-        Ok(all)
+        self.forget_old(until_ns);
+        any
     }
 
-    fn own(&self) -> [String; 1] {
-        [self.node.clone()]
-    }
-
-    /// Adds services that are new, where there is room; those without requests for a day make some.
-    fn make_room(&mut self, found: &BTreeMap<String, (i64, Option<i64>)>, now_ns: i64) {
-        let is_new = |name: &&String| !self.services.contains_key(*name);
-        let new: Vec<String> = found.keys().filter(is_new).cloned().collect();
-        if self.services.len() + new.len() > MOST_SERVICES {
-            self.services.retain(|_, of| of.looks > 0 || now_ns.saturating_sub(of.history.last_ns()) < PAST_NS);
-        }
-        for name in new {
-            if self.services.len() >= MOST_SERVICES {
-                tracing::debug!("p99 of {} is not followed: {MOST_SERVICES} services are", printable(&name));
-                return;
-            }
-            self.services.insert(name, Service::default());
-        }
-    }
-
-    /// The windows that are full.
-    async fn windows(&mut self, until_ns: i64) -> Result<Vec<(String, Window)>, String> {
-        let mut full: BTreeMap<String, Window> = BTreeMap::new();
-        let mut longer = vec![];
-        for (name, service) in &mut self.services {
-            if !service.is_full() {
-                continue;
-            }
-            let Service { since_ns, requests, looks, p99_ns, .. } = *service;
-            service.begin();
-            let window = Window { since_ns, until_ns, requests, p99_ns: p99_ns.unwrap_or(0) };
-            // Percentiles of several looks are no percentile of all.
-            if looks > 1 {
-                longer.push(format!("(service = {} AND bucket_ns >= {since_ns})", quoted(name)));
-            }
-            if looks > 1 || p99_ns.is_some() {
-                full.insert(name.clone(), window);
-            }
-        }
-        if !longer.is_empty() {
-            let first_ns = full.values().map(|window| window.since_ns).min().unwrap_or(until_ns);
-            let sql = past::sql(first_ns, until_ns, &format!(" AND ({})", longer.join(" OR ")));
-            let (rows, _) = self.asking(LOOK).rows(sql, &self.own()).await?;
-            for row in &rows {
-                let (service, requests, p99_ns) = past::read(row);
-                if let Some((window, p99_ns)) = full.get_mut(&service).zip(p99_ns) {
-                    (window.requests, window.p99_ns) = (requests, p99_ns);
+    /// Reads the past where there is none yet: all that is answered in time, or, where that is nothing,
+    /// again at the next look, some times.
+    async fn read_past(&mut self) -> Result<(), ()> {
+        match past::windows(self.asking(), &self.node, self.every * MOST_LOOKS).await {
+            Ok(windows) => {
+                self.tries = 0;
+                for (name, windows) in windows {
+                    let service = self.services.entry(name).or_default();
+                    service.seen_ns = service.seen_ns.max(windows.first().map_or(0, |newest| newest.until_ns));
+                    service.history.add_stored(windows);
                 }
+                Ok(())
+            }
+            Err(why) => {
+                self.tries -= 1;
+                tracing::warn!("the past of services was not read, {} more tries: {why}", self.tries);
+                Err(())
             }
         }
-        Ok(full.into_iter().filter(|(_, window)| window.p99_ns > 0).collect())
     }
 
     async fn judge(&mut self, name: &str, window: Window) {
-        let Some(change) = self.services.get_mut(name).and_then(|service| service.history.judge(window)) else {
-            return;
-        };
-        self.publish(name, change, Some(window)).await;
+        let Some(service) = self.services.get_mut(name) else { return };
+        match service.history.judge(window.clone()) {
+            Some(change) => self.publish(name, change, Some(&window)).await,
+            None if service.history.grown().is_some() => self.show(name, &self.services[name], window.p99_ns()),
+            None => {}
+        }
     }
 
     /// What has grown and has too few requests for long is known no more.
@@ -244,35 +232,61 @@ impl Looks {
         }
     }
 
+    /// Lets go of services without requests for a day, and of more than have room: those that had none
+    /// for longest. What is grown stays.
+    fn forget_old(&mut self, now_ns: i64) {
+        let can_go = |service: &Service| service.history.grown().is_none();
+        self.services.retain(|_, of| !can_go(of) || now_ns.saturating_sub(of.seen_ns) < PAST_NS);
+        while self.services.len() > MOST_SERVICES {
+            let can_go = self.services.iter().filter(|(_, service)| can_go(service));
+            let Some((name, _)) = can_go.min_by_key(|(_, service)| service.seen_ns) else { return };
+            let name = name.clone();
+            tracing::debug!("p99 of {} is not followed: {MOST_SERVICES} services are", printable(&name));
+            self.services.remove(&name);
+        }
+    }
+
+    /// Has what stands on a service shown with the 99th percentile of its last window.
+    fn show(&self, name: &str, service: &Service, p99_ns: i64) {
+        let now = service.history.grown().map(|grown| {
+            finding::now(&self.node, name, grown.after_ns(wall_ahead_ns()), p99_ns, service.cause.as_deref())
+        });
+        self.served.set_grown(name, now);
+    }
+
     /// Writes a change into the log, the findings and what stands, and hands it on.
-    async fn publish(&self, service: &str, change: Change, window: Option<Window>) {
+    async fn publish(&mut self, name: &str, change: Change, window: Option<&Window>) {
+        let ahead_ns = wall_ahead_ns();
         let slowest = match (change, window) {
             (Change::Grown(grown), Some(window)) => {
                 let slow = Slow {
                     node: self.node.clone(),
-                    service: service.to_owned(),
-                    since_ns: grown.since_ns,
-                    until_ns: window.until_ns,
-                    p99_ns: window.p99_ns,
+                    service: name.to_owned(),
+                    since_ns: grown.since_ns.saturating_add(ahead_ns),
+                    until_ns: window.until_ns.saturating_add(ahead_ns),
+                    p99_ns: window.p99_ns(),
                     with_names: false,
                 };
-                slow.slowest(self.asking(MORE)).await
+                slow.slowest(self.asking()).await
             }
             _ => Ok(Slowest::default()),
         };
-        let changed = Changed { node: &self.node, service, change, window, slowest };
-        let (row, text) = (changed.row(), changed.text());
+        let changed = Changed { node: &self.node, service: name, change, window, ahead_ns, slowest };
+        let (row, text) = (changed.row(), printable(&changed.text()));
         match change {
-            Change::Grown(_) => tracing::warn!("{} (rankmesh explain {})", printable(&text), row.ts_ns),
-            _ => tracing::info!("{}", printable(&text)),
+            Change::Grown(_) => tracing::warn!("{text} (rankmesh explain {})", row.ts_ns),
+            _ => tracing::info!("{text}"),
         }
-        self.shared.recording.requests_served().set_grown(service, changed.now());
         if let Source::Store(store) = self.shared.source.as_ref() {
             store.ingest().finding(row.clone());
         }
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.news.try_send(News::Tail { finding: Box::new(row), text })
-        {
-            tracing::warn!("the finding on p99 of {} was not handed over, too many wait", printable(service));
+        let cause = changed.named();
+        if let Some(service) = self.services.get_mut(name) {
+            service.cause = cause;
+            self.show(name, &self.services[name], window.map_or(0, Window::p99_ns));
+        }
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.news.try_send(TailNews { finding: row, text }) {
+            tracing::warn!("--on-finding: not run for p99 of {}, too many wait", printable(name));
         }
     }
 }
@@ -283,20 +297,23 @@ mod tests {
 
     #[test]
     fn a_window_is_as_long_as_it_takes_to_have_enough_requests() {
+        let ended = |answered: u64, failed: u64| {
+            let mut ended = Ended { requests: answered + failed, failed, ..Ended::default() };
+            ended.durations.add(7, answered);
+            ended
+        };
         let mut busy = Service::default();
-        busy.add(0, LEAST_REQUESTS, Some(7));
-        assert!(busy.is_full());
+        assert!(busy.add(0, 60, &ended(LEAST_REQUESTS, 0)).is_some());
         let mut quiet = Service::default();
-        quiet.add(60, LEAST_REQUESTS - 1, Some(7));
-        assert!(!quiet.is_full());
-        quiet.add(120, 1, Some(9));
-        assert!(quiet.is_full());
-        assert_eq!((quiet.since_ns, quiet.requests, quiet.looks), (60, LEAST_REQUESTS, 2));
+        // (What is not answered has no duration.)
+        assert_eq!(quiet.add(60, 120, &ended(LEAST_REQUESTS - 1, 9)), None);
+        let window = quiet.add(120, 180, &ended(1, 0)).expect("a window");
+        assert_eq!((window.since_ns, window.until_ns, window.requests), (60, 180, LEAST_REQUESTS + 9));
+        assert_eq!((window.failed, window.p99_ns(), quiet.looks), (9, 7, 0));
         let mut idle = Service::default();
-        for look in 0..MOST_LOOKS {
-            idle.add(i64::from(look), 1, Some(7));
-            assert!(!idle.is_full());
+        for look in 0..i64::from(MOST_LOOKS) {
+            assert_eq!(idle.add(look, look + 1, &ended(1, 0)), None);
         }
-        assert_eq!((idle.looks, idle.requests), (0, 0), "it begins anew");
+        assert_eq!((idle.looks, idle.window), (0, Window::default()), "it begins anew");
     }
 }

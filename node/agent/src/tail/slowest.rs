@@ -5,7 +5,8 @@ use model::cells::quoted;
 
 use super::super::asking::Asking;
 
-/// Ordinary requests are those of so long before.
+/// Ordinary requests are those of so long before; and a slow one that ended in a time began at most so
+/// long before it.
 const BEFORE_NS: i64 = 600_000_000_000;
 /// Examples.
 const EXAMPLES: usize = 1;
@@ -27,10 +28,12 @@ impl Slow {
         format!("ts_ns >= {since_ns} AND ts_ns < {until_ns} AND service = {}", quoted(&self.service))
     }
 
-    /// The question for their rows, the slowest first.
+    /// The question for their rows, the slowest first: of those that ended in the time.
     pub(crate) fn sql(&self) -> String {
         let route = if self.with_names { tail::ROUTE } else { "''" };
-        tail::slow_sql(&self.conditions(self.since_ns, self.until_ns), route, tail::slow_from_ns(self.p99_ns))
+        let began = self.conditions(self.since_ns.saturating_sub(BEFORE_NS), self.until_ns);
+        let ended = format!("ts_ns + duration_ns >= {} AND ts_ns + duration_ns < {}", self.since_ns, self.until_ns);
+        tail::slow_sql(&format!("{began} AND {ended}"), route, tail::slow_from_ns(self.p99_ns))
     }
 
     /// What they have more of than ordinary ones of the time before, where there are such: of a

@@ -1,25 +1,23 @@
 //! The alerts that stand, and the messages that each receiver has to get: values in, messages out.
 //!
 //! A job with a culprit, or one that hangs, is an alert; it is identified by verdict, job, rank
-//! and host. So is a service on the agent's host whose 99th percentile has grown. Alertmanager gets each alert again every minute while it stands, as it asks
+//! and host. So is a service on the agent's host whose 99th percentile has grown. Alertmanager gets
+//! each alert again every minute while it stands, as it asks
 //! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack get it when it
 //! begins and when it is over. A message that a receiver did not take is sent again, at growing
-//! intervals.
+//! intervals. `messages` has what each receiver is sent.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ask::output::printable;
 use jiff::Timestamp;
 use model::watch::{GrownNow, JobNow, Watched};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::snapshot::is_judge;
 
 /// Time between two messages about an alert to Alertmanager.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Time after which it may consider an alert over when no message came.
-const ENDS_AFTER_S: i64 = 240;
 /// An alert that was not seen for this long is over.
 const OVER_AFTER: Duration = Duration::from_secs(10);
 /// Pause after a message that was not taken, at first and at most.
@@ -27,6 +25,10 @@ const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MOST: Duration = Duration::from_secs(300);
 /// Most alerts at a time.
 const MOST: usize = 256;
+
+mod messages;
+
+use messages::{alertmanager, slack, webhook};
 
 /// The identity of an alert.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +117,12 @@ impl Standing {
             };
             let is_in = self.put(key, About::Service(service.name.clone(), grown.clone()), &watched.agent, now, at);
             beyond += usize::from(!is_in);
+        }
+        // Right after its start an agent does not know yet what had grown before.
+        if watched.own.as_ref().is_none_or(|own| !own.grown_is_known) {
+            let of_services =
+                self.0.iter_mut().filter(|(key, alert)| !key.service.is_empty() && alert.agent == watched.agent);
+            of_services.for_each(|(_, alert)| alert.seen = now);
         }
         self.0.retain(|_, alert| now.saturating_duration_since(alert.seen) < OVER_AFTER);
         beyond
@@ -242,61 +250,6 @@ impl Outbox {
     }
 }
 
-fn alertmanager(key: &Key, sent: &Sent, at: Timestamp) -> Value {
-    let ends = sent.over.unwrap_or_else(|| at.checked_add(jiff::SignedDuration::from_secs(ENDS_AFTER_S)).unwrap_or(at));
-    let about = &sent.alert.about;
-    let name = match about {
-        About::Job(_) => "RankmeshStraggler",
-        About::Service(..) => "RankmeshTailGrown",
-    };
-    let mut labels = json!({ "alertname": name, "severity": "warning", "verdict": printable(&key.verdict) });
-    for (name, value) in [("job", &key.job), ("service", &key.service), ("rank", &key.rank), ("node", &key.node)] {
-        if !value.is_empty() {
-            labels[name] = printable(value).into();
-        }
-    }
-    json!({
-        "labels": labels,
-        "annotations": { "summary": printable(about.sentence()), "cause": printable(about.cause().unwrap_or("not known")) },
-        "startsAt": sent.alert.since.to_string(),
-        "endsAt": ends.to_string(),
-    })
-}
-
-fn webhook(sent: &Sent) -> Value {
-    let mut message = json!({
-        "version": 1,
-        "status": if sent.over.is_some() { "resolved" } else { "firing" },
-        "agent": sent.alert.agent,
-        "starts_at": sent.alert.since.to_string(),
-        "ends_at": sent.over.map(|at| at.to_string()),
-    });
-    match &sent.alert.about {
-        About::Job(job) => message["job"] = json!(job),
-        About::Service(name, grown) => {
-            message["service"] = json!({ "name": name, "node": sent.alert.agent, "grown": grown });
-        }
-    }
-    message
-}
-
-fn slack(sent: &Sent) -> Value {
-    // <https://api.slack.com/reference/surfaces/formatting#escaping>; backquotes would end the
-    // code.
-    let escaped =
-        |text: &str| printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'");
-    let about = &sent.alert.about;
-    let (title, sentence) = (escaped(&about.title()), escaped(about.sentence()));
-    let text = match sent.over {
-        None => {
-            let cause = about.cause().map(|cause| format!("\nCause: {}", escaped(cause))).unwrap_or_default();
-            format!(":warning: {title}: {sentence}{cause}")
-        }
-        Some(_) => format!(":white_check_mark: {title}: over: {sentence}"),
-    };
-    json!({ "text": text })
-}
-
 #[cfg(test)]
 mod tests {
     use model::watch::{AgentNow, CulpritNow, ServiceNow};
@@ -385,16 +338,25 @@ mod tests {
         let grown = GrownNow { sentence: "p99 of chat on n0 is 61 ms".into(), ..GrownNow::default() };
         let chat = ServiceNow { name: "chat".into(), grown: Some(grown), ..ServiceNow::default() };
         let services = vec![chat, ServiceNow { name: "well".into(), ..ServiceNow::default() }];
-        let own = Some(AgentNow { services, ..AgentNow::default() });
+        let own = Some(AgentNow { services, grown_is_known: true, ..AgentNow::default() });
         let watched = Watched { agent: "n0".into(), own, ..Watched::default() };
         let mut standing = Standing::default();
         assert_eq!((standing.take(&watched, true, now, at), standing.0.len()), (0, 1));
         let sent = |kind| Outbox::new(kind).due(&standing, now, at)[0].body.clone();
         let labels = sent(Kind::Alertmanager)[0]["labels"].clone();
-        assert_eq!((&labels["alertname"], &labels["service"]), (&"RankmeshTailGrown".into(), &"chat".into()));
+        assert_eq!((&labels["alertname"], &labels["service"]), (&"RankmeshTailGrownOnHost".into(), &"chat".into()));
         assert_eq!((&labels["node"], labels.get("job")), (&"n0".into(), None));
         assert_eq!(sent(Kind::Webhook)["service"]["grown"]["sentence"], "p99 of chat on n0 is 61 ms");
         assert_eq!(sent(Kind::Slack)["text"], ":warning: Service chat: p99 of chat on n0 is 61 ms");
+        // An agent that starts again does not know of it at first: that is no end.
+        let starts = Watched { own: Some(AgentNow::default()), ..watched.clone() };
+        for seconds in [9, 18] {
+            standing.take(&starts, true, later(now, seconds), at);
+            assert_eq!(standing.0.len(), 1);
+        }
+        let knows = Watched { own: Some(AgentNow { grown_is_known: true, ..AgentNow::default() }), ..watched };
+        standing.take(&knows, true, later(now, 30), at);
+        assert_eq!(standing.0.len(), 0);
     }
 
     #[test]
