@@ -5,6 +5,7 @@
 //! that cannot be asked for is left out, and the page has the reason.
 
 pub mod asking;
+mod marks;
 pub mod steps;
 
 use std::io::Write;
@@ -14,13 +15,13 @@ use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
 use ask::output::{said, say_coverage};
 use ask::rows::Client;
-use ask::{Chosen, Connector, Exit, UsageError};
+use ask::{Chosen, Connector, Exit};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::cells::{integer_of, text_of};
 use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
 use query_planner::Value;
-use report::html::{Asked, Mark, Page, render};
+use report::html::{Asked, Page, render};
 use serde_json::Value as Json;
 use verdicts::Report;
 
@@ -144,7 +145,7 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
         Ok(steps) => page.steps = steps,
         Err(error) => page.lacking.push(("steps".to_owned(), format!("{error:#}"))),
     }
-    if let Err(error) = marks(asking, &mut page) {
+    if let Err(error) = marks::add(asking, &mut page) {
         page.lacking.push(("findings".to_owned(), format!("{error:#}")));
     }
     services(asking, args, &mut page);
@@ -169,13 +170,16 @@ fn without_job(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) 
     if args.job.is_none() {
         services(asking, args, &mut page);
     }
+    if let Some((part, why)) = page.lacking.first().filter(|_| page.services.is_empty()) {
+        bail!("no collectives were recorded in that time, and {part} could not be asked for: {why}");
+    }
     if page.services.is_empty() {
         let whose = if args.job.is_some() { " by that job" } else { ", and no requests of servers" };
         bail!(
             "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
         );
     }
-    if let Err(error) = marks(asking, &mut page) {
+    if let Err(error) = marks::add(asking, &mut page) {
         page.lacking.push(("findings".to_owned(), format!("{error:#}")));
     }
     with_nodes(asking, &[], &mut page);
@@ -192,7 +196,7 @@ fn services(asking: &mut Asking<'_>, args: &ReportArgs, page: &mut Page) {
             page.services = found.services.iter().map(tail::chapter).collect();
             page.services_left_out = found.left_out;
         }
-        Err(error) if error.is::<UsageError>() => {}
+        Err(error) if format!("{error:#}").contains("no such table") => {}
         Err(error) => page.lacking.push(("services".to_owned(), format!("{error:#}"))),
     }
 }
@@ -311,44 +315,6 @@ fn verdict(
         if let Some(why) = refused {
             asking.asked.push(Asked { title: format!("{title} ({why})"), sql, ..Asked::default() });
         }
-    }
-    Ok(())
-}
-
-/// Findings and notes of the time.
-fn marks(asking: &mut Asking<'_>, page: &mut Page) -> anyhow::Result<()> {
-    let (since_ns, until_ns) = page.span_ns;
-    let sql = format!(
-        "SELECT node, since_ns, until_ns, verdict, rank, culprit_node, cause, detail FROM findings WHERE until_ns >= {since_ns} AND \
-         since_ns < {until_ns} ORDER BY since_ns LIMIT 200"
-    );
-    for row in asking.try_ask("findings", sql)?.rows {
-        let [node, since_ns, until_ns, verdict, rank, _, cause, detail] = row.as_slice() else { continue };
-        let rank = integer_of(rank).map(|rank| format!(" {rank}")).unwrap_or_default();
-        let cause = text_of(cause).map(|cause| format!(", {cause}")).unwrap_or_default();
-        let detail = text_of(detail).unwrap_or_default();
-        let detail = if detail.starts_with('{') { String::new() } else { format!(": {detail}") };
-        page.findings.push(Mark {
-            since_ns: integer_of(since_ns).unwrap_or(0),
-            until_ns: integer_of(until_ns).unwrap_or(0),
-            node: text_of(node).unwrap_or_default(),
-            text: format!("{}{rank}{cause}{detail}", text_of(verdict).unwrap_or_default()),
-        });
-    }
-    let sql = format!(
-        "SELECT node, ts_ns, text, attributes FROM annotations WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns} ORDER BY ts_ns LIMIT 200"
-    );
-    for row in asking.try_ask("notes", sql)?.rows {
-        let [node, ts_ns, note, attributes] = row.as_slice() else { continue };
-        let at_ns = integer_of(ts_ns).unwrap_or(0);
-        let attributes =
-            text_of(attributes).filter(|text| text != "{}").map(|text| format!(" {text}")).unwrap_or_default();
-        page.marks.push(Mark {
-            since_ns: at_ns,
-            until_ns: at_ns,
-            node: text_of(node).unwrap_or_default(),
-            text: format!("{}{attributes}", text_of(note).unwrap_or_default()),
-        });
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub fn chapter(service: &Service) -> ServiceChapter {
         [percent(of.share), of.count.to_string()].into_iter().chain(times).chain([printable(&of.text)]).collect()
     };
     let (causes, others) = text::causes_worth_telling(slowest);
-    let beyond = others.into_iter().chain(text::beyond(slowest)).collect();
+    let beyond = others.into_iter().chain(text::not_all(service)).chain(text::beyond(slowest)).collect();
     let examples = slowest.examples.iter().filter(|_| slowest.excess.as_ref().is_none_or(|excess| excess.grown));
     ServiceChapter {
         name: printable(&service.service),

@@ -53,6 +53,9 @@ fn of_service(service: &Service, by: By) -> String {
         out.push('\n');
     }
     out.push_str(&of_slowest(&service.slowest, by));
+    if by == By::Cause {
+        out.extend(not_all(service).map(|sentence| record::wrapped(&sentence)));
+    }
     out
 }
 
@@ -134,16 +137,16 @@ fn table(service: &Service, by: By) -> String {
 pub(super) fn excess(slowest: &Slowest, by: By) -> Option<String> {
     let excess = slowest.excess.as_ref()?;
     let take = format!(
-        "he slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}.",
+        "slowest 1 % (from {} on; {} looked into) take {} on average, ordinary ones {}.",
         duration(slowest.from_ns),
         slowest.rows,
         duration(excess.slow_ns),
         duration(excess.ordinary_ns)
     );
     Some(match (excess.grown, by) {
-        (false, _) => format!("Nothing has grown: t{take} That is less than twice as long, or less than 1 ms more."),
-        (true, By::Cause) => format!("T{take} By what most delays each:"),
-        (true, _) => format!("T{take} What they have more of:"),
+        (false, _) => format!("Nothing has grown: the {take} That is less than twice as long, or less than 1 ms more."),
+        (true, By::Cause) => format!("The {take} By what most delays each:"),
+        (true, _) => format!("The {take} What they have more of:"),
     })
 }
 
@@ -210,6 +213,14 @@ fn causes(slowest: &Slowest) -> String {
     }
     out.extend(others.map(|others| record::wrapped(&others)));
     out
+}
+
+/// That causes count a part of the slowest, where not all have rows that were looked into.
+pub(super) fn not_all(service: &Service) -> Option<String> {
+    let slow = service.figures.count / 100;
+    let counted: i64 = service.slowest.causes.iter().map(|of| of.count).sum();
+    let is_part = counted > 0 && service.slowest.causes_left_out == 0 && counted < slow - slow / 10;
+    is_part.then(|| format!("Causes count the {counted} that were looked into, of about {slow} so slow."))
 }
 
 /// The causes that are worth lines, and the others in a sentence.
@@ -367,6 +378,7 @@ mod tests {
                   meanwhile, and the kernel's record of threads was written over
         Cannot be told: 17 % of it: too much happened meanwhile, and the kernel's record
           of threads was written over.
+        Causes count the 9 that were looked into, of about 1234 so slow.
         ");
     }
 }
