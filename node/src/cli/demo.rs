@@ -1,6 +1,7 @@
 //! `rankmesh demo`: the main job on one machine. The work is in `crate::demo`.
 
 use ask::Exit;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{DemoArgs, DemoServer};
 use crate::demo;
@@ -12,11 +13,16 @@ pub(super) fn run(args: DemoArgs) -> anyhow::Result<Exit> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
         tokio::select! {
-            shown = show(&args) => shown.map(|()| Exit::Complete),
+            shown = show(&args) => return shown.map(|()| Exit::Complete),
             // Dropping the demo removes what it made.
-            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; everything the demo made is removed"),
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
         }
+        anyhow::bail!("interrupted; everything the demo made is removed")
     })
 }
 

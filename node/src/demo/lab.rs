@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use ask::Exit;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -106,6 +107,7 @@ impl Lab {
                 .stdout(Stdio::piped())
                 .stderr(log_file(&self.dir.path().join(format!("{agent}.log")))?)
                 .kill_on_drop(true);
+            ends_with_us(&mut command, Signal::SIGTERM);
             if let Some(cgroup) = self.cgroup(agent) {
                 command.arg("--cgroup").arg(cgroup);
             }
@@ -170,7 +172,9 @@ impl Lab {
         }
         let cgroups: Vec<String> =
             agents.iter().filter_map(|agent| self.cgroup(agent)).map(|path| path.display().to_string()).collect();
-        let child = Command::new(bin.join("nccl-ranks"))
+        let mut command = Command::new(bin.join("nccl-ranks"));
+        ends_with_us(&mut command, Signal::SIGKILL);
+        let child = command
             .args(["--ranks", &RANKS.to_string(), "--iters", &ITERATIONS.to_string()])
             .args([
                 "--work-ms",
@@ -200,7 +204,9 @@ impl Lab {
         if !program.exists() {
             std::os::unix::fs::symlink(&self.exe, &program).context("naming the server")?;
         }
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        ends_with_us(&mut command, Signal::SIGKILL);
+        let mut child = command
             .args(["demo", "--server", if is_faulty { "faulty" } else { "well" }])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -266,7 +272,7 @@ impl Lab {
     pub(super) async fn close(mut self) {
         for (_, child) in &mut self.agents {
             if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM);
             }
         }
         for (_, child) in &mut self.agents {
@@ -300,6 +306,18 @@ impl Drop for Lab {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+    }
+}
+
+/// Has a process get a signal when this one is gone, also where it was killed. (The thread that starts
+/// it must be one that lasts: the demo's main thread.)
+fn ends_with_us(command: &mut Command, with: Signal) {
+    // SAFETY: between fork and exec only prctl is called, which is safe there and takes no memory.
+    unsafe {
+        command.pre_exec(move || match libc::prctl(libc::PR_SET_PDEATHSIG, with as libc::c_ulong) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
 }
 

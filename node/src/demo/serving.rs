@@ -21,6 +21,8 @@ const SERVICE: &str = "chat";
 /// Connections to each server, and the time between an answer and the next request.
 const CONNECTIONS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(2);
+/// A server that takes longer is not asked any more.
+const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 /// How long is asked, once both servers are followed.
 const LOAD: Duration = Duration::from_secs(20);
 /// What was injected is so much of what the slowest take longer, at least. (Other programs on this
@@ -118,6 +120,7 @@ impl Drop for Load {
 fn ask(port: u16, is_over: &AtomicBool, asked: &AtomicU64) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LONGEST_ANSWER))?;
     let mut answer = [0; 40];
     for number in 0.. {
         if is_over.load(Ordering::Relaxed) {

@@ -1,7 +1,11 @@
 //! `rankmesh tail` on real servers: every request is counted, and what was done to some of them is what
 //! the slowest have more of, on whatever thread of whichever process. Needs root.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod demo;
+mod grown;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[cfg(feature = "serve")]
 use common::http::Server;
 use common::jobs::Cgroups;
-use common::{Killed, Lab, can_capture, has, python, rankmesh, stderr, stdout, wait_for};
+use common::{Killed, Lab, can_capture, has, python, stdout, wait_for};
 use serde_json::Value;
 
 /// Answers after some milliseconds of computing: /MS/N; /sleep/N sleeps 60 ms besides.
@@ -217,122 +221,6 @@ fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
         let is_named = parts.iter().any(|more| more["part"]["of"] == "sh");
         if parts_are_right && is_named { Ok(()) } else { Err(answer) }
     });
-}
-
-/// Seconds of requests that are a past, with looks every two seconds: twelve windows.
-const PAST_SECONDS: i64 = 26;
-
-/// A number that a question answers.
-fn count(lab: &Lab, sql: &str) -> i64 {
-    lab.query("n1", sql, &[]).0["rows"][0][0].as_i64().expect("a number")
-}
-
-/// Asks a server, every 25th of them for what is slow, until something is so.
-fn ask_until(port: u16, slow: bool, what: &str, mut is_so: impl FnMut() -> bool) -> bool {
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < Duration::from_secs(60) {
-        for n in 0..500 {
-            let kind = if slow && n % 25 == 24 { "sleep" } else { "0" };
-            ask(&mut connection, &format!("/{kind}/{n}"));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if is_so() {
-            return true;
-        }
-    }
-    println!("{what}: not within a minute");
-    false
-}
-
-#[test]
-fn p99_that_grows_is_a_finding_and_a_healthy_span_has_none() {
-    let test = "p99_that_grows_is_a_finding_and_a_healthy_span_has_none";
-    let handed_over = tempfile::NamedTempFile::new().expect("a file");
-    let on_finding = format!("cat >> {}", handed_over.path().display());
-    let Some((mut lab, _cgroups, servers)) = hosts(test, &["--tail-every", "2s", "--on-finding", &on_finding]) else {
-        return;
-    };
-    let port = servers[0].1;
-    // Another program on the CPUs makes p99 grow, too, and then that is true.
-    let of_n1 = "FROM findings WHERE verdict = 'tail_grown' AND culprit_node = 'n1'";
-    let grown = format!("SELECT count(*) {of_n1} AND detail NOT LIKE '%without a CPU%'");
-    let of_timer = format!("{of_n1} AND cause LIKE '%asleep in a timer%'");
-    let asleep = format!("SELECT count(*) {of_timer}");
-    let (_, ()) = until(|| {
-        let seconds = "SELECT count(DISTINCT bucket_ns) FROM request_rollups WHERE node = 'n1' AND max_ns < 50000000";
-        let before = count(&lab, seconds);
-        let is_past = ask_until(port, false, "a past", || count(&lab, seconds) >= before + PAST_SECONDS);
-        let is_well = is_past && count(&lab, &grown) == 0;
-        let is_found = is_well && ask_until(port, true, "a finding", || count(&lab, &asleep) > 0);
-        let found = || lab.query("n1", "SELECT verdict, cause, detail FROM findings", &[]).0["rows"].clone();
-        if is_found { Ok(()) } else { Err(serde_json::json!([found(), lab.log("n1")])) }
-    });
-    let (row, _) = lab.query("n1", &format!("SELECT ts_ns, lateness_ns, cause, detail {of_timer}"), &[]);
-    let row = &row["rows"][0];
-    let cause = row[2].as_str().expect("a cause");
-    assert!(cause.starts_with("chat: p99 ") && cause.contains("asleep in a timer"), "{row}");
-    assert!(row[1].as_i64() > Some(20_000_000), "{row}");
-    // Who did it is not in the row, which readers may read, and in the explanation.
-    assert!(!row.to_string().contains("python"), "{row}");
-    let id = row[0].to_string();
-    let explained = stdout(&lab.ask("n1", "explain", &[&id]));
-    println!("{explained}");
-    let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.starts_with("p99 of chat on n1 is ") && words.contains("asleep in a timer, "), "{explained}");
-    assert!(words.contains("of python3") && words.contains("rankmesh tail --service"), "{explained}");
-    assert!(explained.lines().all(|line| line.chars().count() <= 80), "{explained}");
-    #[cfg(feature = "serve")]
-    {
-        let server = Server::start(&["--socket", &lab.socket("n1").display().to_string()]);
-        let metrics = server.get("/metrics").text();
-        assert!(metrics.contains(r#"rankmesh_service_tail_grown{node="n1",service="chat"} 1.0"#), "{metrics}");
-        assert!(server.get("/api/v1/findings").text().contains("tail_grown"));
-    }
-    let handed_over = std::fs::read_to_string(handed_over.path()).expect("what the command was handed");
-    assert!(
-        handed_over.contains(r#""kind":"tail_grown""#) && handed_over.contains("p99 of chat on n1"),
-        "{handed_over}"
-    );
-    // An agent that is started again goes on: it is one finding, until it is over.
-    lab.terminate("n1");
-    lab.restart("n1");
-    wait_for("the server to be followed again", || {
-        let log = lab.log("n1");
-        if log.matches("requests of chat are recorded").count() > 1 { Ok(()) } else { Err(log) }
-    });
-    let since = "SELECT count(*) FROM request_rollups WHERE node = 'n1' AND max_ns > 50000000";
-    let before = count(&lab, since);
-    assert!(ask_until(port, true, "slow seconds", || count(&lab, since) >= before + 8));
-    assert_eq!(count(&lab, &asleep), 1, "{}", lab.log("n1"));
-    let over = "SELECT count(*) FROM findings WHERE verdict = 'tail_over' AND culprit_node = 'n1'";
-    assert!(ask_until(port, false, "the end", || count(&lab, over) > 0), "{}", lab.log("n1"));
-}
-
-#[test]
-fn the_demo_on_serving_says_what_was_injected_and_leaves_nothing_behind() {
-    if !can_capture("the_demo_on_serving_says_what_was_injected_and_leaves_nothing_behind") {
-        return;
-    }
-    // Where other programs take the CPU for longer than what is injected takes, that is what is told.
-    let (_, text) = until(|| {
-        let temporary = tempfile::tempdir().expect("a directory");
-        let demo = rankmesh().args(["demo", "--serving"]).env("TMPDIR", temporary.path()).output().expect("runs");
-        let left: Vec<_> = std::fs::read_dir(temporary.path()).expect("readable").collect();
-        assert!(left.is_empty(), "the demo left {left:?}");
-        let (text, errors) = (stdout(&demo), stderr(&demo));
-        if demo.status.success() { Ok(text) } else { Err(Value::String(text + &errors)) }
-    });
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for told in [
-        "Live: 2 agents on loopback record the requests of two servers",
-        "$ rankmesh tail --by cause",
-        "asleep in a timer, thread cache-refresh of model-server, while another waited in a lock or queue",
-        "That is what was injected",
-    ] {
-        assert!(words.contains(told), "no {told:?} in {text}");
-    }
 }
 
 /// Ordinary requests of a kind to `threads_server.py`, and those that are made slow: more than one in a
