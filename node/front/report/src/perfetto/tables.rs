@@ -264,11 +264,29 @@ pub struct Row {
     pub event: Event,
 }
 
+/// Of requests, paths and clients.
+const REQUESTS_PRIVATE: &[&str] = &["tenant", "route"];
+
 impl Table {
     /// The question for the rows of a span of each node's own clock; with `pids`, only for those of
     /// these processes.
     #[must_use]
     pub fn select(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>) -> String {
+        self.select_for(since_ns, until_ns, pids, false)
+    }
+
+    /// The same for whoever may not ask for [`Self::private`]; none where there is nothing of that.
+    #[must_use]
+    pub fn select_for_readers(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>) -> Option<String> {
+        (!self.private().is_empty()).then(|| self.select_for(since_ns, until_ns, pids, true))
+    }
+
+    /// Arguments that readers may not ask for.
+    fn private(&self) -> &'static [&'static str] {
+        if self.name == "requests" { REQUESTS_PRIVATE } else { &[] }
+    }
+
+    fn select_for(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>, readers: bool) -> String {
         let mut columns = vec!["node", self.time, self.duration.unwrap_or("NULL")];
         for column in OF_PROCESS {
             columns.push(match self.place {
@@ -278,7 +296,8 @@ impl Table {
                 Place::Process => column,
             });
         }
-        columns.extend(self.args);
+        let shown = |arg: &&'static str| if readers && self.private().contains(arg) { "NULL" } else { arg };
+        columns.extend(self.args.iter().map(shown));
         let pids = pids.filter(|_| self.of_processes());
         format!("SELECT {} FROM {}{}", columns.join(", "), self.name, within(self.time, since_ns, until_ns, pids))
     }
