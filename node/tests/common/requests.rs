@@ -50,16 +50,17 @@ pub fn write(ingest: &Ingest, until_ns: i64) {
     sums.into_values().for_each(|sum| ingest.record(Record::RequestSum(Box::new(sum))));
 }
 
-/// That its p99 has grown.
-pub fn finding(node: &str, until_ns: i64) -> Finding {
+/// That its p99 has grown. `host`: its number; no two findings are of one time, by which they are named.
+pub fn finding(host: u32, until_ns: i64) -> Finding {
+    let node = format!("n{host}");
     Finding {
-        ts_ns: until_ns,
+        ts_ns: until_ns + 1 + i64::from(host),
         since_ns: until_ns - 61 * SECOND,
         until_ns,
         verdict: "tail_grown".into(),
-        culprit_node: Some(node.into()),
+        culprit_node: Some(node.clone()),
         lateness_ns: Some(SLOW_NS - ORDINARY_NS),
-        cause: Some("chat: p99 85.0 ms, of its past 5.00 ms".into()),
+        cause: Some("chat: p99 85.0 ms, before 5.00 ms".into()),
         detail: format!(r#"{{"text": "p99 of chat on {node} has grown.", "service": "chat", "p99_ns": {SLOW_NS}}}"#),
         ..Finding::default()
     }

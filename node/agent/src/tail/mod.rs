@@ -129,7 +129,7 @@ impl Looks {
     async fn look_for_ever(&mut self) {
         // What stood is known before anything is found: else that would be found again, or never be over.
         while let Err(why) = self.take_up().await {
-            tracing::debug!("which p99 had grown before this start is asked again: {why}");
+            tracing::warn!("p99 of services is not looked at: what had grown before is not known yet: {why}");
             tokio::time::sleep(self.every).await;
         }
         loop {
@@ -196,7 +196,7 @@ impl Looks {
     /// Reads the past where there is none yet: all that is answered in time, or, where that is nothing,
     /// again at the next look, some times.
     async fn read_past(&mut self) -> Result<(), ()> {
-        match past::windows(self.asking(), &self.node, self.every * MOST_LOOKS).await {
+        match past::windows(self.asking(), &self.node, self.until_ns, self.every * MOST_LOOKS).await {
             Ok(windows) => {
                 self.tries = 0;
                 for (name, windows) in windows {

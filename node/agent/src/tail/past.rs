@@ -7,7 +7,7 @@ use explain::tail::Durations;
 use explain::tail::grown::{Grown, LEAST_REQUESTS, PAST_NS, Window};
 use model::cells::{integer, quoted, real, text};
 use query_planner::Value;
-use record::{unix_now_ns, wall_ahead_ns};
+use record::wall_ahead_ns;
 
 use super::super::asking::Asking;
 use super::finding::{GROWN, OVER};
@@ -64,20 +64,22 @@ fn newest(rows: &[Vec<Value>], ahead_ns: i64) -> BTreeMap<String, Stood> {
     all.into_iter().filter_map(|(service, stood)| Some((service, stood?))).collect()
 }
 
-/// The windows that the store has of each service, each `length` long, the newest first, as far as the
-/// time for it reaches. Their times are of the steady clock.
+/// The windows that the store has of each service up to a time, each `length` long, the newest first, as
+/// far as the time for it reaches. Their times are of the steady clock.
 ///
 /// # Errors
 /// The store does not answer at all; in words.
 pub(super) async fn windows(
     asking: Asking<'_>,
     node: &str,
+    until_ns: i64,
     length: Duration,
 ) -> Result<BTreeMap<String, Vec<Window>>, String> {
-    let (now_ns, ahead_ns) = (unix_now_ns(), wall_ahead_ns());
+    let ahead_ns = wall_ahead_ns();
+    let last_ns = until_ns.saturating_add(ahead_ns);
     let long_ns = i64::try_from(length.as_nanos()).unwrap_or(HOUR_NS);
-    let near = (0..NEAR).map(|n| now_ns.saturating_sub(n * long_ns));
-    let far = (1..HOURS).map(|hour| now_ns.saturating_sub(hour * HOUR_NS));
+    let near = (0..NEAR).map(|n| last_ns.saturating_sub(n * long_ns));
+    let far = (1..HOURS).map(|hour| last_ns.saturating_sub(hour * HOUR_NS));
     let mut all: BTreeMap<String, Vec<Window>> = BTreeMap::new();
     for (at, until_ns) in near.chain(far).enumerate() {
         let since_ns = until_ns.saturating_sub(long_ns);
