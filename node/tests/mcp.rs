@@ -67,6 +67,7 @@ fn a_job_that_has_ended_is_diagnosed() {
         {"tool": "no_such"},
         {"tool": "diagnose_tail", "arguments": {"by": "route"}},
         {"tool": "diagnose_tail", "arguments": {"by": "cause"}},
+        {"tool": "diagnose_tail", "arguments": {"by": "colour"}},
         {"tool": "diagnose_tail", "arguments": {"service": "other"}},
     ]);
     for mode in ["auto", "legacy"] {
@@ -122,12 +123,18 @@ fn a_job_that_has_ended_is_diagnosed() {
             "{around}"
         );
         assert!(tail.contains(HOSTILE) && !around.contains(HOSTILE), "{around}");
-        let wrong = &answer["steps"][16];
+        let by_cause = fenced(text(&answer, 16)).0.join(" ");
+        let words = by_cause.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("cause, and one of them 100 % 24 "), "{by_cause}");
+        let wrong = &answer["steps"][17];
         assert!(
-            wrong["text"].as_str().expect("a text").contains("there is no cause; there are host, tenant"),
+            wrong["text"]
+                .as_str()
+                .expect("a text")
+                .contains("there is no colour; there are host, tenant, route, cause"),
             "{wrong}"
         );
-        assert!(text(&answer, 17).contains("No requests that were asked for are stored"), "{}", text(&answer, 17));
+        assert!(text(&answer, 18).contains("No requests that were asked for are stored"), "{}", text(&answer, 18));
         for (step, expected) in [(12, "no_such"), (13, "'finding' is missing"), (14, "no tool 'no_such'")] {
             let step = &answer["steps"][step];
             assert!(step["protocol_error"].as_str().is_some_and(|text| text.contains(expected)), "{step}");

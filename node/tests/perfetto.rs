@@ -15,8 +15,9 @@ use report::perfetto::proto;
 use serde_json::Value;
 
 /// Tables whose rows are slices or points, with their times.
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("collectives", "duration_ns"),
+    ("requests", "duration_ns"),
     ("cuda_calls", "duration_ns"),
     ("offcpu", "duration_ns"),
     ("memory_events", "duration_ns"),
@@ -58,7 +59,7 @@ fn expected(dir: &Path) -> BTreeMap<String, Vec<i64>> {
 
 fn job(dir: &Path) -> EndedJob {
     std::fs::create_dir(dir).expect("a directory");
-    let job = EndedJob::small();
+    let job = EndedJob { serves: true, ..EndedJob::small() };
     job.write(dir);
     job
 }

@@ -59,6 +59,30 @@ fn a_page_has_verdict_ranks_steps_and_cause_as_text() {
 }
 
 #[test]
+fn services_are_a_chapter_and_without_a_job_the_page() {
+    let lab = Lab::new();
+    let job = EndedJob { steps: 60, serves: true, ..EndedJob::small() };
+    let html = std::fs::read_to_string(page(&lab, job)).expect("the page");
+    let (of_job, services) = html.split_once("<section id=\"services\"").expect("the chapter");
+    assert!(of_job.contains("Rank 5 on host n1 holds up the other 7 ranks"), "{html}");
+    for words in
+        ["<h3>chat</h3>", "What the slowest have more of", "asleep in a timer", "<li>80.0ms asleep", "GET /slow"]
+    {
+        assert!(services.contains(words), "{words}: {services}");
+    }
+    assert!(!html.contains("<img"), "a thread named itself {HOSTILE}");
+    // Before the job there were requests only.
+    let (db, out) = (lab.path("job").display().to_string(), lab.path("services.html"));
+    let until = job.from_ns.to_string();
+    let since = (job.from_ns - 30_000_000_000).to_string();
+    let output = run(&["report", "--db", &db, "-o", &out.display().to_string(), "--between", &since, &until]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let html = std::fs::read_to_string(&out).expect("the page");
+    assert!(html.contains("<h1>Services</h1>") && html.contains("<h3>chat</h3>"), "{html}");
+    assert!(!html.contains("id=\"verdict\"") && html.contains("2 of 2 nodes answered"), "{html}");
+}
+
+#[test]
 fn a_store_that_cannot_be_read_is_a_missing_node_on_the_page() {
     let lab = Lab::new();
     let out = page(&lab, EndedJob { steps: 40, ..EndedJob::small() });

@@ -46,6 +46,15 @@ impl Asking<'_> {
         self.answer(self.query(sql, nodes, &[])).await
     }
 
+    /// The rows of these nodes; or why there are none, or not all.
+    pub(super) async fn all_rows(&self, sql: String, nodes: &[String]) -> Result<Vec<Vec<Value>>, String> {
+        let (rows, coverage) = self.covered(self.query(sql, nodes, &[])).await?;
+        match coverage.missing.first() {
+            None => Ok(rows),
+            Some(gone) => Err(format!("{} did not answer: {}", gone.node, gone.reason)),
+        }
+    }
+
     /// The same of the nodes that a question chooses.
     pub(super) async fn rows_for(&self, question: &StragglersQuestion, sql: String) -> Result<Rows, String> {
         self.answer(self.query(sql, &question.nodes, &question.labels)).await

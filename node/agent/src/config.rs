@@ -42,6 +42,8 @@ pub struct AgentConfig {
     pub capture: CaptureChoice,
     /// Shell command to run when the standing verdict changes.
     pub on_finding: Option<String>,
+    /// Time between two looks at whether the 99th percentile of a service has grown.
+    pub tail_every: Duration,
     /// Whether to ask NCCL's RAS of the ranks that are recorded, in a hang.
     pub asks_nccl: bool,
     /// Labels to gossip.
@@ -69,6 +71,7 @@ impl AgentConfig {
             socket_access: SocketAccess::default(),
             capture: CaptureChoice::Off,
             on_finding: None,
+            tail_every: super::tail::EVERY,
             asks_nccl: true,
             labels: Vec::new(),
             most_in_cell: Some(MOST_IN_CELL),

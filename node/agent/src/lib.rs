@@ -5,9 +5,8 @@
 //! gossiped. `trust` renews the certificate and keeps the trust list current. `answer`: answers to
 //! people; `local`: those on this host. `facts`: what it gossips about itself. `archiver` runs the
 //! process that archives hours. `memory` returns free memory to the system. `standing` keeps the
-//! current verdict. `ras` asks NCCL itself in a hang. `stacks` samples where ranks are. `light`: an agent without all that, for many
-//! in one process.
-//! without all that, for many in one process.
+//! current verdict. `ras` asks NCCL itself in a hang. `tail` finds services whose p99 has grown.
+//! `stacks` samples where ranks are. `light`: an agent without all that, for many in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -60,6 +59,7 @@ mod source;
 mod stacks;
 pub mod standing;
 pub mod stragglers;
+pub mod tail;
 mod trust;
 mod watch;
 
@@ -218,7 +218,8 @@ impl Agent {
         tasks.spawn(trust::keep(Arc::clone(&shared), keeper, stop.clone()));
         tasks.spawn(memory::keep_small(stop.clone()));
         tasks.spawn(remembered::keep(Arc::clone(&shared), config.identity.clone(), known, stop.clone()));
-        standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
+        let news = standing::start(&shared, config.on_finding.clone(), &stop, &mut tasks);
+        tasks.spawn(tail::watch(Arc::clone(&shared), config.tail_every, news, stop.clone()));
         if let Some(socket) = &config.socket {
             let listener = model::local_socket::bind(socket)
                 .with_context(|| format!("opening the local socket {}", socket.display()))?;

@@ -38,5 +38,6 @@ pub(super) fn own_state(shared: &Shared) -> AgentNow {
         recording_ppm: cost.map(|cost| cost.share_ppm),
         recorded_call_ns: cost.map(|cost| cost.call_ns),
         services: shared.recording.served(),
+        grown_is_known: shared.recording.requests_served().is_grown_known(),
     }
 }

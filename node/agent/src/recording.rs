@@ -222,6 +222,11 @@ impl Recording {
         self.served.now()
     }
 
+    /// The same, as they are counted.
+    pub(super) fn requests_served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
     /// What eBPF records here, and how; none where it does not.
     pub fn status(&self) -> Option<node_bpf::CaptureStatus> {
         self.running.lock().as_ref().map(Capture::status)

@@ -17,4 +17,5 @@ pub mod ras;
 pub mod repeat;
 pub mod runbook;
 pub mod stacks;
+pub mod tail;
 pub mod watched;

@@ -249,7 +249,13 @@ impl<W: Write> Copied<'_, W> {
         for table in TABLES {
             for (since_ns, until_ns) in self.parts(table.name, table.time, table.of_processes())? {
                 let sql = table.select(since_ns, until_ns, self.pids.as_deref());
-                let Some(rows) = self.asked.rows_of(Of::Part, table.name, sql)? else { break };
+                let mut found = self.asked.rows_of(Of::Part, table.name, sql)?;
+                if let (None, Some(sql)) = (&found, table.select_for_readers(since_ns, until_ns, self.pids.as_deref()))
+                {
+                    self.asked.skipped.remove(table.name);
+                    found = self.asked.rows_of(Of::Part, table.name, sql)?;
+                }
+                let Some(rows) = found else { break };
                 let rows = rows.iter().filter_map(|row| table.row(row));
                 let rows = rows.filter(|row| self.is_wanted(&row.node, row.pid, row.ts_ns)).collect::<Vec<_>>();
                 self.calls += if table.name == "collectives" { rows.len() } else { 0 };

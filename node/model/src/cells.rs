@@ -4,7 +4,7 @@ use query_planner::Value;
 pub use query_planner::literal as quoted;
 
 /// The kinds of findings that are no verdicts on a job, as SQL has a list.
-pub const NO_VERDICTS: &str = "('archive', 'repeat_culprit')";
+pub const NO_VERDICTS: &str = "('archive', 'repeat_culprit', 'tail_grown', 'tail_over')";
 
 /// A value as a number.
 pub fn integer_of(value: &Value) -> Option<i64> {

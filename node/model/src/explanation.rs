@@ -15,7 +15,7 @@ pub const EXPLANATION_VERSION: u32 = 1;
 pub struct Explanation {
     /// See [`EXPLANATION_VERSION`].
     pub version: u32,
-    /// Kind of the verdict, as in `stragglers`.
+    /// Kind of the verdict, as in `stragglers`; of a finding on requests `tail_grown` or `tail_over`.
     pub verdict: String,
     /// The verdict in words.
     pub what: String,

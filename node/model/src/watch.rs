@@ -82,6 +82,8 @@ pub struct AgentNow {
     pub recorded_call_ns: Option<u64>,
     /// Requests that servers of this host have answered, by service.
     pub services: Vec<ServiceNow>,
+    /// What had grown before the agent's start is among these; right after it that is not known yet.
+    pub grown_is_known: bool,
 }
 
 /// Upper bounds of the durations that [`ServiceNow`] counts, nanoseconds: 1 ms to 100 s, each at most
@@ -113,6 +115,24 @@ pub struct ServiceNow {
     pub sum_ns: u64,
     /// How many of the answered ones took so long: up to each of [`REQUEST_BOUNDS_NS`], and longer.
     pub durations: Vec<u64>,
+    /// Its 99th percentile has grown over its own past; none where it has not.
+    pub grown: Option<GrownNow>,
+}
+
+/// The 99th percentile of a service's durations on a host, where it has grown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GrownNow {
+    /// Since when, Unix nanoseconds.
+    pub since_ns: i64,
+    /// It, when that was found.
+    pub p99_ns: i64,
+    /// The median of its past.
+    pub past_p99_ns: i64,
+    /// That in words.
+    pub sentence: String,
+    /// What explains it, in words.
+    pub cause: Option<String>,
 }
 
 /// A job and its verdict.

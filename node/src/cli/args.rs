@@ -94,11 +94,14 @@ pub(super) struct UpArgs {
     /// time slices (docs/capture.md)
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_budget)]
     pub(super) budget: Share,
-    /// Shell command to run when the standing verdict changes: the finding as JSON on its standard
-    /// input and in RANKMESH_VERDICT, RANKMESH_RANK, RANKMESH_NODE, RANKMESH_TEXT, …; one at a
-    /// time, killed after 30 s
+    /// Shell command to run when the standing verdict changes, or p99 of a service of this host has
+    /// grown: the finding as JSON on its standard input and in RANKMESH_VERDICT, RANKMESH_RANK,
+    /// RANKMESH_NODE, RANKMESH_TEXT, …; one at a time of either kind, killed after 30 s
     #[arg(long, value_name = "COMMAND")]
     pub(super) on_finding: Option<String>,
+    /// Time between two looks at whether p99 of a service has grown
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration, hide = true)]
+    pub(super) tail_every: Duration,
     /// Do not ask NCCL itself (its RAS, on the loopback address) what it knows, in a hang of ranks
     /// that are recorded here
     #[arg(long)]
@@ -183,9 +186,25 @@ pub(super) struct DemoArgs {
     /// Show the recorded trace even where live capture would work
     #[arg(long)]
     pub(super) replay: bool,
+    /// Show requests to two servers in place of a job: which are slow, where, and why; half a
+    /// minute, as root on Linux 6.3 or later
+    #[arg(long, conflicts_with_all = ["replay", "record"])]
+    pub(super) serving: bool,
+    /// Be a server of that demo
+    #[arg(long, hide = true)]
+    pub(super) server: Option<DemoServer>,
     /// Record the demo's own run into this directory (how the shipped recording was made)
     #[arg(long, value_name = "DIR", hide = true)]
     pub(super) record: Option<PathBuf>,
+}
+
+/// How a server of the demo does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DemoServer {
+    /// Its requests take what they compute.
+    Well,
+    /// Some wait.
+    Faulty,
 }
 
 /// Flags of `rankmesh trace`.

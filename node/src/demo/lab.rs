@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use ask::Exit;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{ITERATIONS, LATE_MS, LATE_RANK, LONGEST_WAIT, RANKS, WORK_MS};
@@ -24,6 +25,9 @@ pub(super) struct Lab {
     exe: PathBuf,
     agents: Vec<(String, Child)>,
     ranks: Option<Child>,
+    servers: Vec<Child>,
+    /// Flags that all agents get besides.
+    pub(super) flags: Vec<String>,
     cgroups: Vec<PathBuf>,
     // Last: agents have files in it open.
     dir: TempDir,
@@ -43,7 +47,15 @@ impl Lab {
         let dir =
             tempfile::Builder::new().prefix("rankmesh-demo-").tempdir().context("making a directory for the demo")?;
         let exe = std::env::current_exe().context("finding this binary")?;
-        Ok(Self { exe, agents: Vec::new(), ranks: None, cgroups: Vec::new(), dir })
+        Ok(Self {
+            exe,
+            agents: Vec::new(),
+            ranks: None,
+            servers: Vec::new(),
+            flags: Vec::new(),
+            cgroups: Vec::new(),
+            dir,
+        })
     }
 
     pub(super) fn store(&self, agent: &str) -> PathBuf {
@@ -88,12 +100,14 @@ impl Lab {
                 .args(["--capture", if live { "auto" } else { "off" }])
                 // It may be a build that is not optimised.
                 .args(["--budget", "none"])
+                .args(&self.flags)
                 .args(&join)
                 .env("RANKMESH_LOG", "warn")
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(log_file(&self.dir.path().join(format!("{agent}.log")))?)
                 .kill_on_drop(true);
+            ends_with_us(&mut command, Signal::SIGTERM);
             if let Some(cgroup) = self.cgroup(agent) {
                 command.arg("--cgroup").arg(cgroup);
             }
@@ -143,7 +157,7 @@ impl Lab {
         Ok(None)
     }
 
-    fn log(&self, agent: &str) -> String {
+    pub(super) fn log(&self, agent: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(format!("{agent}.log"))).unwrap_or_default()
     }
 
@@ -158,7 +172,9 @@ impl Lab {
         }
         let cgroups: Vec<String> =
             agents.iter().filter_map(|agent| self.cgroup(agent)).map(|path| path.display().to_string()).collect();
-        let child = Command::new(bin.join("nccl-ranks"))
+        let mut command = Command::new(bin.join("nccl-ranks"));
+        ends_with_us(&mut command, Signal::SIGKILL);
+        let child = command
             .args(["--ranks", &RANKS.to_string(), "--iters", &ITERATIONS.to_string()])
             .args([
                 "--work-ms",
@@ -179,6 +195,35 @@ impl Lab {
             .context("starting the ranks")?;
         self.ranks = Some(child);
         Ok(())
+    }
+
+    /// Starts a server in an agent's cgroup; its port.
+    pub(super) async fn start_server(&mut self, agent: &str, is_faulty: bool) -> anyhow::Result<u16> {
+        // Its process is called after the file.
+        let program = self.dir.path().join("model-server");
+        if !program.exists() {
+            std::os::unix::fs::symlink(&self.exe, &program).context("naming the server")?;
+        }
+        let mut command = Command::new(program);
+        ends_with_us(&mut command, Signal::SIGKILL);
+        let mut child = command
+            .args(["demo", "--server", if is_faulty { "faulty" } else { "well" }])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log_file(&self.dir.path().join(format!("{agent}.server.log")))?)
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting a server")?;
+        let (pid, stdin, stdout) = (child.id(), child.stdin.as_mut(), child.stdout.take());
+        let (Some(pid), Some(stdin), Some(stdout)) = (pid, stdin, stdout) else { bail!("a server ended at once") };
+        let cgroup = self.cgroup(agent).context("no cgroup was made for the server")?;
+        std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).context("putting the server into its cgroup")?;
+        stdin.write_all(b"\n").await.context("starting a server")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let line = tokio::time::timeout(LONGEST_WAIT, lines.next_line()).await.ok().and_then(Result::ok).flatten();
+        self.servers.push(child);
+        let port = line.and_then(|line| line.trim().parse().ok());
+        port.with_context(|| format!("the server of {agent} does not listen"))
     }
 
     /// True when the job has ended well; an error when it failed.
@@ -227,7 +272,7 @@ impl Lab {
     pub(super) async fn close(mut self) {
         for (_, child) in &mut self.agents {
             if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM);
             }
         }
         for (_, child) in &mut self.agents {
@@ -244,7 +289,9 @@ pub(super) fn answered(status: ExitStatus) -> bool {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for child in self.ranks.iter_mut().chain(self.agents.iter_mut().map(|(_, child)| child)) {
+        for child in
+            self.ranks.iter_mut().chain(&mut self.servers).chain(self.agents.iter_mut().map(|(_, child)| child))
+        {
             let _ = child.start_kill();
         }
         // A cgroup can be removed once its last process is gone, which the kernel does a moment
@@ -259,6 +306,18 @@ impl Drop for Lab {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+    }
+}
+
+/// Has a process get a signal when this one is gone, also where it was killed. (The thread that starts
+/// it must be one that lasts: the demo's main thread.)
+fn ends_with_us(command: &mut Command, with: Signal) {
+    // SAFETY: between fork and exec only prctl is called, which is safe there and takes no memory.
+    unsafe {
+        command.pre_exec(move || match libc::prctl(libc::PR_SET_PDEATHSIG, with as libc::c_ulong) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
 }
 

@@ -5,7 +5,7 @@
 //! As root on a kernel with eBPF the ranks are real processes on the `nccl-sim` library, each agent
 //! records its own cgroup. Otherwise the same agents answer from a trace that an earlier live demo
 //! recorded, and the first line of output reports it. `lab` makes and removes agents, cgroups and
-//! ranks; `recording` has the recorded trace.
+//! ranks; `recording` has the recorded trace. `serving` is another demo, on requests to a `server`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use serde_json::Value;
 
 mod lab;
 mod recording;
+pub(crate) mod server;
+pub(crate) mod serving;
 
 use lab::{Lab, answered};
 

@@ -85,6 +85,7 @@ impl EndedJob {
             self.host(&ingest, host);
             if self.serves {
                 requests::write(&ingest, self.until_ns());
+                ingest.finding(requests::finding(host, self.until_ns()));
             }
             drop(ingest);
             store.close();

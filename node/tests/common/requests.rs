@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use record::{Record, RequestOf, RequestSeen, RequestStretch, RequestSum};
-use store::Ingest;
+use store::{Finding, Ingest};
 
 use super::job_stores::HOSTILE;
 
@@ -48,6 +48,22 @@ pub fn write(ingest: &Ingest, until_ns: i64) {
         (sum.durations, sum.first_bytes) = (vec![(ns, sum.count)], vec![(ns, sum.count)]);
     }
     sums.into_values().for_each(|sum| ingest.record(Record::RequestSum(Box::new(sum))));
+}
+
+/// That its p99 has grown. `host`: its number; no two findings are of one time, by which they are named.
+pub fn finding(host: u32, until_ns: i64) -> Finding {
+    let node = format!("n{host}");
+    Finding {
+        ts_ns: until_ns + 1 + i64::from(host),
+        since_ns: until_ns - 61 * SECOND,
+        until_ns,
+        verdict: "tail_grown".into(),
+        culprit_node: Some(node.clone()),
+        lateness_ns: Some(SLOW_NS - ORDINARY_NS),
+        cause: Some("chat: p99 85.0 ms, before 5.00 ms".into()),
+        detail: format!(r#"{{"text": "p99 of chat on {node} has grown.", "service": "chat", "p99_ns": {SLOW_NS}}}"#),
+        ..Finding::default()
+    }
 }
 
 /// A request's row and what it waited for: the main thread ran, and of a slow one another slept.

@@ -9,6 +9,7 @@ mod access;
 mod answers;
 mod metrics;
 mod page;
+mod tail;
 
 use std::path::{Path, PathBuf};
 

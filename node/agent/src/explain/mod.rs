@@ -2,11 +2,12 @@
 //!
 //! Owns what is asked for an explanation and when: the verdict (`stragglers`), what both hosts
 //! recorded of the culprit and one peer (`causes`), who waited in the worst steps, what changed on
-//! the host (`around`), and where the two are now (`stacks`). `explain::chain` makes a chain of
-//! that, `explain::page` its text.
+//! the host (`around`), and where the two are now (`stacks`). A finding on requests is `tail`'s.
+//! `explain::chain` makes a chain of that, `explain::page` its text.
 
 mod around;
 mod others;
+mod tail;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -52,7 +53,10 @@ pub async fn answer(
         ExplainWhat::Standing => (None, None),
         ExplainWhat::Since { since_ms } => (Some(since_ms), None),
         ExplainWhat::Between { since_ns, until_ns } => (None, Some((since_ns, until_ns))),
-        ExplainWhat::Finding { ts_ns } => (None, Some(span_of(&requester, ts_ns).await?)),
+        ExplainWhat::Finding { ts_ns } => match about(&requester, ts_ns).await? {
+            About::Span(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
+            About::Tail(finding) => return Ok(finding.explained(&requester).await),
+        },
     };
     let asked = StragglersQuestion {
         since_ms,
@@ -66,14 +70,24 @@ pub async fn answer(
     Ok(of_verdict(&requester, verdict, span.is_none() && of.live.is_some()).await)
 }
 
-/// The time that a finding is about.
-async fn span_of(requester: &Requester<'_>, ts_ns: i64) -> Result<(i64, i64), AskError> {
-    let sql = format!("SELECT since_ns, until_ns FROM findings WHERE ts_ns = {ts_ns} LIMIT 1");
+/// What a finding is about.
+enum About {
+    /// The ranks of this time, up to then.
+    Span(i64, i64),
+    /// The requests of a service.
+    Tail(tail::Finding),
+}
+
+async fn about(requester: &Requester<'_>, ts_ns: i64) -> Result<About, AskError> {
+    let sql = format!("SELECT {} FROM findings WHERE ts_ns = {ts_ns} LIMIT 1", tail::COLUMNS);
     let rows = requester.shown(sql, "").await.map_err(|message| AskError::Failed { message, coverage: None })?;
+    if let Some(finding) = rows.first().and_then(|row| tail::Finding::of(row)) {
+        return Ok(About::Tail(finding));
+    }
     match rows.first().map(Vec::as_slice) {
-        Some([Value::Integer(since_ns), Value::Integer(until_ns)]) if since_ns < until_ns => {
+        Some([_, Value::Integer(since_ns), Value::Integer(until_ns), ..]) if since_ns < until_ns => {
             // The end of it: what a verdict is made of.
-            Ok((*since_ns.max(&until_ns.saturating_sub(60_000_000_000)), *until_ns))
+            Ok(About::Span(*since_ns.max(&until_ns.saturating_sub(60_000_000_000)), *until_ns))
         }
         _ => Err(AskError::Wrong(format!(
             "there is no finding {ts_ns}; rankmesh query \"SELECT ts_ns, verdict, rank FROM findings\" lists them"

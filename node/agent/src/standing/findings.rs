@@ -3,8 +3,8 @@
 //!
 //! Every agent logs and runs its own command. The row is written by the job's first judge alone,
 //! and not where the job's last finding says the same, so that `findings` has each change once,
-//! whoever is that judge. Commands run one at a time, with a deadline; while one runs, up to
-//! [`WAITING`] changes wait and further ones are logged and dropped.
+//! whoever is that judge. Commands run one at a time for verdicts and one for services, with a deadline;
+//! while one runs, up to [`WAITING`] changes of either wait and further ones are logged and dropped.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -38,7 +38,16 @@ const KNOWN: Duration = Duration::from_secs(2);
 /// Time for finding the cause, and before it is looked for once more.
 const CAUSE: Duration = Duration::from_secs(5);
 
-/// Publishes what arrives until `stop`.
+/// The 99th percentile of a service has grown, or is as before.
+#[derive(Debug)]
+pub(crate) struct TailNews {
+    /// The row, which is written.
+    pub(crate) finding: Finding,
+    /// In words.
+    pub(crate) text: String,
+}
+
+/// Publishes changes of verdicts until `stop`.
 pub(super) async fn publish(
     shared: Arc<Shared>,
     command: Option<String>,
@@ -58,6 +67,30 @@ pub(super) async fn publish(
         let published = one(&shared, command.as_deref(), current, &mut reported, &stop);
         tokio::select! {
             ((), (), ()) = futures::future::join3(published, kept, asked) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Hands findings on services to the operator's command until `stop`. They wait apart from verdicts,
+/// which are written only when it is their turn.
+pub(super) async fn hand_over(
+    shared: Arc<Shared>,
+    command: Option<String>,
+    mut news: mpsc::Receiver<TailNews>,
+    stop: CancellationToken,
+) {
+    loop {
+        let found = tokio::select! {
+            found = news.recv() => found,
+            () = stop.cancelled() => return,
+        };
+        let Some(TailNews { finding, text }) = found else { return };
+        let Some(command) = &command else { continue };
+        let mut verdict: Value = serde_json::from_str(&finding.detail).unwrap_or_default();
+        verdict["kind"] = json!(finding.verdict);
+        tokio::select! {
+            () = run(command, shared.identity.node().as_str(), &finding, &text, json!({ "verdict": verdict })) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -91,10 +124,12 @@ async fn one(
         store.ingest().finding(finding.clone());
         repeat::look(shared, &finding, reported, stop).await;
     }
-    if let Some(command) = command
-        && let Err(why) = run(command, &own, &finding, &sentence, &report).await
-    {
-        tracing::warn!("--on-finding: {why}");
+    if let Some(command) = command {
+        let about = json!({
+            "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence, "cause": report.cause,
+            "coverage": report.coverage,
+        });
+        run(command, &own, &finding, &sentence, about).await;
     }
 }
 
@@ -231,15 +266,24 @@ pub(crate) fn hook_is_ours(command: &str) -> Result<(), trusted::Refused> {
     if named { trusted::program(std::path::Path::new(program)) } else { Ok(()) }
 }
 
-/// Runs the operator's command: the finding as JSON on standard input, its main figures in the
-/// environment.
-async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, report: &Report) -> Result<(), String> {
+/// Runs the operator's command: the finding as JSON on standard input, with what `about` has besides,
+/// its main figures in the environment.
+async fn run(command: &str, agent: &str, finding: &Finding, sentence: &str, about: Value) {
+    if let Err(why) = try_run(command, agent, finding, sentence, about).await {
+        tracing::warn!("--on-finding: {why}");
+    }
+}
+
+async fn try_run(command: &str, agent: &str, finding: &Finding, sentence: &str, about: Value) -> Result<(), String> {
     let text = |value: Option<String>| value.unwrap_or_default();
-    let input: Value = json!({
+    let mut input = about;
+    let of_row = json!({
         "agent": agent, "ts_ns": finding.ts_ns, "since_ns": finding.since_ns, "until_ns": finding.until_ns,
-        "text": sentence, "verdict": report.verdict, "cost": report.cost, "evidence": report.evidence,
-        "cause": report.cause, "coverage": report.coverage,
+        "text": sentence,
     });
+    if let (Value::Object(input), Value::Object(of_row)) = (&mut input, of_row) {
+        input.extend(of_row);
+    }
     let mut child = tokio::process::Command::new("/bin/sh")
         .arg("-c")
         .arg(command)

@@ -48,7 +48,7 @@ pub(super) use roster::JOBS;
 
 pub(super) use elsewhere::hear;
 pub(super) use feed::Feed;
-pub(super) use findings::hook_is_ours;
+pub(super) use findings::{TailNews, hook_is_ours};
 pub(super) use full_report::{full_report, with_full_report};
 pub(super) use page::{page, page_of};
 pub use publish::send_windows;
@@ -348,13 +348,13 @@ fn verdicts_job(key: &str) -> Option<u64> {
     u64::from_str_radix(key.strip_prefix('v').filter(|hex| hex.len() == 16)?, 16).ok()
 }
 
-/// Starts the tasks.
+/// Starts the tasks; other findings are handed to the operator's command by what is returned.
 pub(super) fn start(
     shared: &Arc<Shared>,
     on_finding: Option<String>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) {
+) -> mpsc::Sender<TailNews> {
     let _ = shared.standing.name.set(shared.identity.node().to_string());
     let (news, changes) = mpsc::channel(findings::WAITING);
     tasks.spawn(publish::publish(Arc::clone(shared), stop.clone()));
@@ -365,5 +365,8 @@ pub(super) fn start(
     }
     tasks.spawn(clocks::keep_fresh(Arc::clone(shared), stop.clone()));
     tasks.spawn(keep_clocks::keep(Arc::clone(shared), stop.clone()));
-    tasks.spawn(findings::publish(Arc::clone(shared), on_finding, changes, stop.clone()));
+    tasks.spawn(findings::publish(Arc::clone(shared), on_finding.clone(), changes, stop.clone()));
+    let (of_tail, tail_news) = mpsc::channel(findings::WAITING);
+    tasks.spawn(findings::hand_over(Arc::clone(shared), on_finding, tail_news, stop.clone()));
+    of_tail
 }

@@ -119,6 +119,11 @@ impl Toolbox {
                  host_samples; rows of that rank's node around the times above).",
                 place.rank
             ),
+            None if found.verdict.starts_with("tail_") => {
+                "Next: diagnose_tail with that service, and by=cause; query for single requests (tables requests, \
+                 request_stretches)."
+                    .to_owned()
+            }
             None => "Next: ranks for all scores; nodes for who records; diagnose with another since.".to_owned(),
         };
         Ok(self.lines(&text, asked.offset, Some(&found.coverage), Some(&next)))
@@ -138,7 +143,7 @@ impl Toolbox {
         let next = match tail.services.is_empty() {
             true => "Next: diagnose_tail with an earlier since; nodes for who records.",
             false => {
-                "Next: diagnose_tail with by=route, or with a service; query for single requests (tables requests, \
+                "Next: diagnose_tail with by=route or by=cause, or with a service; query for single requests (tables requests, \
                  request_stretches, by ts_ns of the examples)."
             }
         };

@@ -1,25 +1,23 @@
 //! The alerts that stand, and the messages that each receiver has to get: values in, messages out.
 //!
 //! A job with a culprit, or one that hangs, is an alert; it is identified by verdict, job, rank
-//! and host. Alertmanager gets each alert again every minute while it stands, as it asks
+//! and host. So is a service on the agent's host whose 99th percentile has grown. Alertmanager gets
+//! each alert again every minute while it stands, as it asks
 //! (<https://prometheus.io/docs/alerting/latest/clients/>); a webhook and Slack get it when it
 //! begins and when it is over. A message that a receiver did not take is sent again, at growing
-//! intervals.
+//! intervals. `messages` has what each receiver is sent.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ask::output::printable;
 use jiff::Timestamp;
-use model::watch::{JobNow, Watched};
-use serde_json::{Value, json};
+use model::watch::{GrownNow, JobNow, Watched};
+use serde_json::Value;
 
 use super::snapshot::is_judge;
 
 /// Time between two messages about an alert to Alertmanager.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Time after which it may consider an alert over when no message came.
-const ENDS_AFTER_S: i64 = 240;
 /// An alert that was not seen for this long is over.
 const OVER_AFTER: Duration = Duration::from_secs(10);
 /// Pause after a message that was not taken, at first and at most.
@@ -28,19 +26,57 @@ const RETRY_MOST: Duration = Duration::from_secs(300);
 /// Most alerts at a time.
 const MOST: usize = 256;
 
+mod messages;
+
+use messages::{alertmanager, slack, webhook};
+
 /// The identity of an alert.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
+    /// Of a job; empty of a service.
     job: String,
+    /// Of a service; empty of a job.
+    service: String,
     verdict: String,
     rank: String,
     node: String,
 }
 
+/// What an alert is about.
+#[derive(Debug, Clone, PartialEq)]
+enum About {
+    Job(Box<JobNow>),
+    Service(String, GrownNow),
+}
+
+impl About {
+    /// What it is called.
+    fn title(&self) -> String {
+        match self {
+            Self::Job(job) => format!("Job {}", job.name),
+            Self::Service(name, _) => format!("Service {name}"),
+        }
+    }
+
+    fn sentence(&self) -> &str {
+        match self {
+            Self::Job(job) => &job.sentence,
+            Self::Service(_, grown) => &grown.sentence,
+        }
+    }
+
+    fn cause(&self) -> Option<&str> {
+        match self {
+            Self::Job(job) => job.cause.as_deref(),
+            Self::Service(_, grown) => grown.cause.as_deref(),
+        }
+    }
+}
+
 /// An alert that stands.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Alert {
-    job: JobNow,
+    about: About,
     agent: String,
     since: Timestamp,
     /// When it was last seen.
@@ -62,20 +98,49 @@ impl Standing {
             let culprit = job.culprits.first();
             let key = Key {
                 job: job.id.clone().unwrap_or_else(|| job.name.clone()),
+                service: String::new(),
                 verdict: job.verdict.clone(),
                 rank: culprit.map(|culprit| culprit.rank.to_string()).unwrap_or_default(),
                 node: culprit.map(|culprit| culprit.node.clone()).unwrap_or_default(),
             };
-            if let Some(alert) = self.0.get_mut(&key) {
-                (alert.job, alert.seen) = (job.clone(), now);
-            } else if self.0.len() < MOST {
-                self.0.insert(key, Alert { job: job.clone(), agent: watched.agent.clone(), since: at, seen: now });
-            } else {
-                beyond += 1;
-            }
+            let is_in = self.put(key, About::Job(Box::new(job.clone())), &watched.agent, now, at);
+            beyond += usize::from(!is_in);
+        }
+        let services = watched.own.iter().flat_map(|own| &own.services);
+        for (service, grown) in services.filter_map(|service| Some((service, service.grown.as_ref()?))) {
+            let key = Key {
+                job: String::new(),
+                service: service.name.clone(),
+                verdict: "tail_grown".to_owned(),
+                rank: String::new(),
+                node: watched.agent.clone(),
+            };
+            let is_in = self.put(key, About::Service(service.name.clone(), grown.clone()), &watched.agent, now, at);
+            beyond += usize::from(!is_in);
+        }
+        // Right after its start an agent does not know yet what had grown before.
+        if watched.own.as_ref().is_none_or(|own| !own.grown_is_known) {
+            let of_services =
+                self.0.iter_mut().filter(|(key, alert)| !key.service.is_empty() && alert.agent == watched.agent);
+            of_services.for_each(|(_, alert)| alert.seen = now);
         }
         self.0.retain(|_, alert| now.saturating_duration_since(alert.seen) < OVER_AFTER);
         beyond
+    }
+
+    /// An alert is seen; false where there is no room for it.
+    fn put(&mut self, key: Key, about: About, agent: &str, now: Instant, at: Timestamp) -> bool {
+        let is_in = self.0.contains_key(&key) || self.0.len() < MOST;
+        if is_in {
+            let alert = self.0.entry(key).or_insert_with(|| Alert {
+                about: about.clone(),
+                agent: agent.to_owned(),
+                since: at,
+                seen: now,
+            });
+            (alert.about, alert.seen) = (about, now);
+        }
+        is_in
     }
 }
 
@@ -185,53 +250,9 @@ impl Outbox {
     }
 }
 
-fn alertmanager(key: &Key, sent: &Sent, at: Timestamp) -> Value {
-    let ends = sent.over.unwrap_or_else(|| at.checked_add(jiff::SignedDuration::from_secs(ENDS_AFTER_S)).unwrap_or(at));
-    let mut labels =
-        json!({ "alertname": "RankmeshStraggler", "severity": "warning", "verdict": printable(&key.verdict) });
-    for (name, value) in [("job", &key.job), ("rank", &key.rank), ("node", &key.node)] {
-        if !value.is_empty() {
-            labels[name] = printable(value).into();
-        }
-    }
-    json!({
-        "labels": labels,
-        "annotations": { "summary": printable(&sent.alert.job.sentence), "cause": printable(sent.alert.job.cause.as_deref().unwrap_or("not known")) },
-        "startsAt": sent.alert.since.to_string(),
-        "endsAt": ends.to_string(),
-    })
-}
-
-fn webhook(sent: &Sent) -> Value {
-    json!({
-        "version": 1,
-        "status": if sent.over.is_some() { "resolved" } else { "firing" },
-        "agent": sent.alert.agent,
-        "starts_at": sent.alert.since.to_string(),
-        "ends_at": sent.over.map(|at| at.to_string()),
-        "job": sent.alert.job,
-    })
-}
-
-fn slack(sent: &Sent) -> Value {
-    // <https://api.slack.com/reference/surfaces/formatting#escaping>; backquotes would end the
-    // code.
-    let escaped =
-        |text: &str| printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'");
-    let job = &sent.alert.job;
-    let text = match sent.over {
-        None => {
-            let cause = job.cause.as_ref().map(|cause| format!("\nCause: {}", escaped(cause))).unwrap_or_default();
-            format!(":warning: Job {}: {}{cause}", escaped(&job.name), escaped(&job.sentence))
-        }
-        Some(_) => format!(":white_check_mark: Job {}: over: {}", escaped(&job.name), escaped(&job.sentence)),
-    };
-    json!({ "text": text })
-}
-
 #[cfg(test)]
 mod tests {
-    use model::watch::CulpritNow;
+    use model::watch::{AgentNow, CulpritNow, ServiceNow};
 
     use super::*;
 
@@ -309,6 +330,33 @@ mod tests {
             out.taken(&over[0], later(now, 701));
             assert!(out.sent.is_empty());
         }
+    }
+
+    #[test]
+    fn a_service_whose_p99_has_grown_is_an_alert_of_its_agent() {
+        let (now, at) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let grown = GrownNow { sentence: "p99 of chat on n0 is 61 ms".into(), ..GrownNow::default() };
+        let chat = ServiceNow { name: "chat".into(), grown: Some(grown), ..ServiceNow::default() };
+        let services = vec![chat, ServiceNow { name: "well".into(), ..ServiceNow::default() }];
+        let own = Some(AgentNow { services, grown_is_known: true, ..AgentNow::default() });
+        let watched = Watched { agent: "n0".into(), own, ..Watched::default() };
+        let mut standing = Standing::default();
+        assert_eq!((standing.take(&watched, true, now, at), standing.0.len()), (0, 1));
+        let sent = |kind| Outbox::new(kind).due(&standing, now, at)[0].body.clone();
+        let labels = sent(Kind::Alertmanager)[0]["labels"].clone();
+        assert_eq!((&labels["alertname"], &labels["service"]), (&"RankmeshTailGrownOnHost".into(), &"chat".into()));
+        assert_eq!((&labels["node"], labels.get("job")), (&"n0".into(), None));
+        assert_eq!(sent(Kind::Webhook)["service"]["grown"]["sentence"], "p99 of chat on n0 is 61 ms");
+        assert_eq!(sent(Kind::Slack)["text"], ":warning: Service chat: p99 of chat on n0 is 61 ms");
+        // An agent that starts again does not know of it at first: that is no end.
+        let starts = Watched { own: Some(AgentNow::default()), ..watched.clone() };
+        for seconds in [9, 18] {
+            standing.take(&starts, true, later(now, seconds), at);
+            assert_eq!(standing.0.len(), 1);
+        }
+        let knows = Watched { own: Some(AgentNow { grown_is_known: true, ..AgentNow::default() }), ..watched };
+        standing.take(&knows, true, later(now, 30), at);
+        assert_eq!(standing.0.len(), 0);
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use model::watch::{AgentNow, CulpritNow, JobNow, NodeNow, RankNow, ServiceNow, Watched};
+    use model::watch::{AgentNow, CulpritNow, GrownNow, JobNow, NodeNow, RankNow, ServiceNow, Watched};
 
     use super::*;
 
@@ -196,7 +196,14 @@ mod tests {
             ..NodeNow::default()
         };
         let durations = (0..32).map(|at| [7, 2, 1][at % 3]).collect();
-        let chat = ServiceNow { name: "chat".into(), count: 110, errors: 3, sum_ns: 5_500_000_000, durations };
+        let chat = ServiceNow {
+            name: "chat".into(),
+            count: 110,
+            errors: 3,
+            sum_ns: 5_500_000_000,
+            durations,
+            grown: Some(GrownNow::default()),
+        };
         let own = AgentNow {
             cpu_ns: Some(1_500_000_000),
             memory_bytes: Some(31 << 20),

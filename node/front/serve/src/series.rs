@@ -35,7 +35,7 @@ const fn metric(name: &'static str, kind: Kind, help: &'static str) -> Metric {
 }
 
 /// The metrics, each with its description.
-pub(super) const METRICS: [Metric; 41] = [
+pub(super) const METRICS: [Metric; 42] = [
     metric("rankmesh_up", Gauge, "The agent answers"),
     metric("rankmesh_agent_info", Gauge, "The agent that answers, and its release"),
     metric("rankmesh_agent_cpu_seconds_total", Counter, "Processor time that the agent has used"),
@@ -57,6 +57,7 @@ pub(super) const METRICS: [Metric; 41] = [
     metric("rankmesh_requests_total", Counter, "Requests that a service on a node has got"),
     metric("rankmesh_request_errors_total", Counter, "Of these with a status from 500 on, or not answered"),
     metric("rankmesh_request_duration_seconds", Histogram, "Durations of the answered ones, of the server's side"),
+    metric("rankmesh_service_tail_grown", Gauge, "Whether p99 of a service on a node is more than its own last day's"),
     metric("rankmesh_nodes", Gauge, "Nodes of the mesh by state"),
     metric("rankmesh_node_clock_bound_seconds", Gauge, "How far a node's clock may be wrong against the reference"),
     metric("rankmesh_node_store_rows", Gauge, "Rows of a node's store"),
@@ -273,6 +274,7 @@ fn put_service(all: &mut Series, agent: &str, service: &ServiceNow) {
     let count = buckets.iter().map(|(_, count)| count).sum();
     let counts = Counts { sum: service.sum_ns as f64 / 1e9, count, buckets };
     all.put_value("rankmesh_request_duration_seconds", &labels, Value::Counts(counts));
+    all.put("rankmesh_service_tail_grown", &labels, f64::from(u8::from(service.grown.is_some())));
 }
 
 fn put_job(all: &mut Series, job: &JobNow) {

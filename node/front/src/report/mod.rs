@@ -1,9 +1,11 @@
-//! `rankmesh report`: a job as one HTML file, from an agent or from the stores that it left.
+//! `rankmesh report`: a job, or services, as one HTML file, from an agent or from the stores that it
+//! left.
 //!
 //! Owns what is asked and in which order; `report::html` makes the page of the answers. A part
 //! that cannot be asked for is left out, and the page has the reason.
 
 pub mod asking;
+mod marks;
 pub mod steps;
 
 use std::io::Write;
@@ -12,20 +14,21 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use ask::args::{SpanArgs, TargetArgs};
 use ask::output::{said, say_coverage};
+use ask::rows::Client;
 use ask::{Chosen, Connector, Exit};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::cells::{integer_of, text_of};
 use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
 use query_planner::Value;
-use report::html::{Asked, Mark, Page, render};
+use report::html::{Asked, Page, render};
 use serde_json::Value as Json;
 use verdicts::Report;
 
 use super::args::RateArgs;
 use super::output_file::OutputFile;
 use super::rates::Priced;
-use super::runbook;
+use super::{runbook, tail};
 use asking::Asking;
 
 /// Without a span, how far back an agent is asked.
@@ -110,23 +113,14 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
     );
     let calls = asking.ask("calls of each process", calls).context("asking how much was recorded")?;
     if calls.rows.is_empty() {
-        let whose = if args.job.is_some() { " by that job" } else { "" };
-        bail!(
-            "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
-        );
+        return without_job(asking, args, span_ns);
     }
     let all = |column: usize| calls.rows.iter().filter_map(move |row| integer_of(row.get(column)?));
     let (count, ranks) = (all(2).sum::<i64>(), i64::try_from(calls.rows.len()).unwrap_or(i64::MAX));
     // What is before and after the job is no part of it.
     let start_ns = all(3).min().unwrap_or(since_ns).max(since_ns);
     let ended_ns = all(4).max().unwrap_or(until_ns).saturating_add(1_000_000_000).min(until_ns);
-    let mut page = Page {
-        made: ask::utc::utc(std::time::SystemTime::now()),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        asked_of: asking.target.description(),
-        span_ns: (start_ns, ended_ns.max(start_ns.saturating_add(1))),
-        ..Page::default()
-    };
+    let mut page = empty(asking, (start_ns, ended_ns.max(start_ns.saturating_add(1))));
     page.job = args.job.clone().unwrap_or_default();
     match board(asking, args, page.span_ns, ranks) {
         Ok(board) => page.board = Some(board),
@@ -151,16 +145,70 @@ fn page(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyh
         Ok(steps) => page.steps = steps,
         Err(error) => page.lacking.push(("steps".to_owned(), format!("{error:#}"))),
     }
-    if let Err(error) = marks(asking, &mut page) {
+    if let Err(error) = marks::add(asking, &mut page) {
         page.lacking.push(("findings".to_owned(), format!("{error:#}")));
     }
-    match nodes(asking, page.span_ns, &calls.rows) {
+    services(asking, args, &mut page);
+    with_nodes(asking, &calls.rows, &mut page);
+    Ok(page)
+}
+
+/// A page without parts yet.
+fn empty(asking: &Asking<'_>, span_ns: (i64, i64)) -> Page {
+    Page {
+        made: ask::utc::utc(std::time::SystemTime::now()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        asked_of: asking.target.description(),
+        span_ns,
+        ..Page::default()
+    }
+}
+
+/// A page on services alone.
+fn without_job(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) -> anyhow::Result<Page> {
+    let mut page = Page { without_job: true, ..empty(asking, span_ns) };
+    if args.job.is_none() {
+        services(asking, args, &mut page);
+    }
+    if let Some((part, why)) = page.lacking.first().filter(|_| page.services.is_empty()) {
+        bail!("no collectives were recorded in that time, and {part} could not be asked for: {why}");
+    }
+    if page.services.is_empty() {
+        let whose = if args.job.is_some() { " by that job" } else { ", and no requests of servers" };
+        bail!(
+            "no collectives were recorded in that time{whose}: give --since or --between (rankmesh jobs lists when jobs ran)"
+        );
+    }
+    if let Err(error) = marks::add(asking, &mut page) {
+        page.lacking.push(("findings".to_owned(), format!("{error:#}")));
+    }
+    with_nodes(asking, &[], &mut page);
+    Ok(page)
+}
+
+/// What servers answered in the page's time. Stores of an earlier release have no such tables.
+fn services(asking: &mut Asking<'_>, args: &ReportArgs, page: &mut Page) {
+    let client = Client::of(asking.target, &args.target);
+    let wanted = tail::Wanted { span_ns: Some(page.span_ns), ..tail::Wanted::default() };
+    match tail::of(asking.target, &client, wanted) {
+        Ok(found) => {
+            asking.coverage.also(found.coverage);
+            page.services = found.services.iter().map(tail::chapter).collect();
+            page.services_left_out = found.left_out;
+        }
+        Err(error) if format!("{error:#}").contains("no such table") => {}
+        Err(error) => page.lacking.push(("services".to_owned(), format!("{error:#}"))),
+    }
+}
+
+/// The nodes, and all that was asked.
+fn with_nodes(asking: &mut Asking<'_>, calls: &[Vec<Value>], page: &mut Page) {
+    match nodes(asking, page.span_ns, calls) {
         Ok(nodes) => page.nodes = Some(nodes),
         Err(error) => page.lacking.push(("nodes".to_owned(), format!("{error:#}"))),
     }
     page.asked = std::mem::take(&mut asking.asked);
     page.coverage = asking.coverage.clone();
-    Ok(page)
 }
 
 /// What ranks did, in windows as short as the map has room for.
@@ -267,44 +315,6 @@ fn verdict(
         if let Some(why) = refused {
             asking.asked.push(Asked { title: format!("{title} ({why})"), sql, ..Asked::default() });
         }
-    }
-    Ok(())
-}
-
-/// Findings and notes of the time.
-fn marks(asking: &mut Asking<'_>, page: &mut Page) -> anyhow::Result<()> {
-    let (since_ns, until_ns) = page.span_ns;
-    let sql = format!(
-        "SELECT node, since_ns, until_ns, verdict, rank, culprit_node, cause, detail FROM findings WHERE until_ns >= {since_ns} AND \
-         since_ns < {until_ns} ORDER BY since_ns LIMIT 200"
-    );
-    for row in asking.try_ask("findings", sql)?.rows {
-        let [node, since_ns, until_ns, verdict, rank, _, cause, detail] = row.as_slice() else { continue };
-        let rank = integer_of(rank).map(|rank| format!(" {rank}")).unwrap_or_default();
-        let cause = text_of(cause).map(|cause| format!(", {cause}")).unwrap_or_default();
-        let detail = text_of(detail).unwrap_or_default();
-        let detail = if detail.starts_with('{') { String::new() } else { format!(": {detail}") };
-        page.findings.push(Mark {
-            since_ns: integer_of(since_ns).unwrap_or(0),
-            until_ns: integer_of(until_ns).unwrap_or(0),
-            node: text_of(node).unwrap_or_default(),
-            text: format!("{}{rank}{cause}{detail}", text_of(verdict).unwrap_or_default()),
-        });
-    }
-    let sql = format!(
-        "SELECT node, ts_ns, text, attributes FROM annotations WHERE ts_ns >= {since_ns} AND ts_ns < {until_ns} ORDER BY ts_ns LIMIT 200"
-    );
-    for row in asking.try_ask("notes", sql)?.rows {
-        let [node, ts_ns, note, attributes] = row.as_slice() else { continue };
-        let at_ns = integer_of(ts_ns).unwrap_or(0);
-        let attributes =
-            text_of(attributes).filter(|text| text != "{}").map(|text| format!(" {text}")).unwrap_or_default();
-        page.marks.push(Mark {
-            since_ns: at_ns,
-            until_ns: at_ns,
-            node: text_of(node).unwrap_or_default(),
-            text: format!("{}{attributes}", text_of(note).unwrap_or_default()),
-        });
     }
     Ok(())
 }

@@ -1,13 +1,10 @@
 //! What is known of a service: its figures, how its hosts compare, and its slowest requests.
 
-use std::collections::BTreeMap;
-
+use explain::tail::Slowest;
 use model::cells::{integer, real};
 use query_planner::Value;
 use serde::Serialize;
 use stats::Population;
-
-use super::parts::{self, Excess, Kind, Part, Request};
 
 /// What [`Figures::of`] reads, from the third column on.
 pub(super) const COLUMNS: &str = "sum(count), sum(errors), sum(unanswered), approx_quantile(sketch, 0.5), \
@@ -22,10 +19,6 @@ const Z: f64 = 3.5;
 /// there is no spread to judge by, so many times.
 const RATIO: f64 = 1.25;
 const RATIO_OF_FEW: f64 = 2.0;
-/// What the slowest requests share is told where it is of so many of them, and so many times as
-/// frequent as among ordinary ones.
-const SHARED_BY: f64 = 0.5;
-const TIMES_AS_FREQUENT: f64 = 1.5;
 
 /// Counts and quantiles of some requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -143,148 +136,10 @@ pub struct Service {
     /// All of its requests.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Its hosts, tenants or routes, those with the most requests first.
+    /// Its hosts, tenants or routes, those with the most requests first; none by cause.
     pub groups: Vec<Group>,
     /// What makes its slowest slow.
     pub slowest: Slowest,
-}
-
-/// The slowest hundredth of a service's requests.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(as = TailSlowest))]
-pub struct Slowest {
-    /// From this duration on.
-    pub from_ns: i64,
-    /// Rows of them that were looked into.
-    pub rows: usize,
-    /// What they have more of; null where they are no slower, or there are too few rows.
-    pub excess: Option<Excess>,
-    /// Of what they take longer, the share whose cause was recorded, 0 to 1.
-    pub told: f64,
-    /// Why nothing, or not all, can be told.
-    pub cannot_be_told: Vec<String>,
-    /// What they share and ordinary ones do not.
-    pub shared: Vec<Shared>,
-    /// Some of them, the slowest first.
-    pub examples: Vec<Example>,
-}
-
-impl Slowest {
-    pub(super) fn unknown(why: &str) -> Self {
-        Self { cannot_be_told: vec![why.to_owned()], ..Self::default() }
-    }
-}
-
-/// What most of the slowest requests have in common.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(as = TailShared))]
-pub struct Shared {
-    /// "host", "route" or "process".
-    pub what: &'static str,
-    /// Which one.
-    pub of: String,
-    /// Its part of the slowest, 0 to 1.
-    pub share: f64,
-    /// Its part of the ordinary ones.
-    pub ordinary_share: f64,
-}
-
-/// One of the slowest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(as = TailExample))]
-pub struct Example {
-    /// Its host.
-    pub node: String,
-    /// The server's process there.
-    pub pid: i64,
-    /// The thread that read its first bytes.
-    pub tid: i64,
-    /// When it began: its `ts_ns` in `requests`.
-    pub ts_ns: i64,
-    /// To the end of its answer.
-    pub duration_ns: i64,
-    /// Method and path; empty where they are not shown.
-    pub route: String,
-    /// Of HTTP.
-    pub status: Option<i64>,
-    /// What it waited for, in order; empty where that is not known.
-    pub path: Vec<Link>,
-}
-
-/// A link of a request's chain: who did what, then who.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "openapi", schema(as = TailLink))]
-pub struct Link {
-    /// Who did what.
-    pub part: Part,
-    /// How long.
-    pub ns: i64,
-    /// `part` in words.
-    pub text: String,
-}
-
-/// Below this share what cannot be told is not spoken of.
-const LEAST_UNKNOWN: f64 = 0.05;
-
-/// What the slowest requests, the slowest first, have more of.
-pub(super) fn slowest(from_ns: i64, slow: Vec<Request>, ordinary: &[Request], examples: usize) -> Slowest {
-    let excess = parts::excess(&slow, ordinary);
-    let mut cannot_be_told = vec![];
-    let mut told = 0.0;
-    match &excess {
-        None => cannot_be_told.push("they are no slower than the others: there is no tail".to_owned()),
-        Some(excess) => {
-            let unknown = || excess.parts.iter().filter(|more| more.part.kind == Kind::Unknown);
-            told = (1.0 - unknown().map(|more| more.share).sum::<f64>()).clamp(0.0, 1.0);
-            let of_some = unknown().filter(|more| excess.grown && more.share >= LEAST_UNKNOWN);
-            let words =
-                of_some.map(|more| format!("{:.0} % of it: {}", more.share * 100.0, parts::unknown(&more.part.of)));
-            cannot_be_told.extend(words);
-        }
-    }
-    let shared = if excess.as_ref().is_some_and(|excess| excess.grown) { shared(&slow, ordinary) } else { vec![] };
-    let rows = slow.len();
-    let examples = slow.into_iter().take(examples).map(|request| {
-        let Request { node, pid, tid, ts_ns, duration_ns, route, status, path, .. } = request;
-        let path = path.into_iter().map(|(part, ns)| Link { text: part.words(), part, ns }).collect();
-        Example { node, pid, tid, ts_ns, duration_ns, route, status, path }
-    });
-    let examples = examples.collect();
-    Slowest { from_ns, rows, excess, told, cannot_be_told, shared, examples }
-}
-
-/// What a request is of.
-type Key = fn(&Request) -> String;
-
-fn shared(slow: &[Request], ordinary: &[Request]) -> Vec<Shared> {
-    let keys: [(&'static str, Key); 3] = [
-        ("host", |request| request.node.clone()),
-        ("route", |request| request.route.clone()),
-        ("process", |request| format!("{} on {}", request.pid, request.node)),
-    ];
-    let mut all = vec![];
-    for (what, key) in keys {
-        let (of_slow, of_ordinary) = (shares(slow, key), shares(ordinary, key));
-        let Some((of, share)) = of_slow.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
-        let ordinary_share = of_ordinary.get(&of).copied().unwrap_or(0.0);
-        if share >= SHARED_BY && share >= TIMES_AS_FREQUENT * ordinary_share {
-            all.push(Shared { what, of, share, ordinary_share });
-        }
-    }
-    all
-}
-
-fn shares(requests: &[Request], key: Key) -> BTreeMap<String, f64> {
-    let weight: f64 = requests.iter().map(|request| request.weight).sum();
-    let mut shares = BTreeMap::new();
-    for request in requests {
-        *shares.entry(key(request)).or_insert(0.0) += request.weight / weight.max(1e-9);
-    }
-    shares
 }
 
 #[cfg(test)]
@@ -324,20 +179,5 @@ mod tests {
         let mut few = [host("n1", 500, 10, 30), host("n2", 50, 10, 900)];
         compare(&mut few);
         assert_eq!(slower(&few), []);
-    }
-
-    #[test]
-    fn what_the_slowest_share_is_told_where_ordinary_ones_do_not() {
-        let request = |node: &str, route: &str, weight| Request {
-            node: node.into(),
-            route: route.into(),
-            duration_ns: 1,
-            weight,
-            ..Request::default()
-        };
-        let slow = [request("n1", "/a", 1.0), request("n1", "/slow", 1.0), request("n2", "/slow", 1.0)];
-        let ordinary = [request("n1", "/a", 80.0), request("n2", "/slow", 20.0)];
-        let found = shared(&slow, &ordinary);
-        assert_eq!(found.iter().map(|shared| (shared.what, &*shared.of)).collect::<Vec<_>>(), [("route", "/slow")]);
     }
 }

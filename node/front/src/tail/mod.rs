@@ -2,12 +2,12 @@
 //! ordinary ones.
 //!
 //! Owns the flags and the answer, which the servers for browsers, programs and assistants give, too.
-//! `asking` has the questions; `figures` what is known of a service, and which host is slower than
-//! its peers; `parts` where a request's time went; `text` prints it.
+//! `asking` asks; `figures` what is known of a service, and which host is slower than its peers; `text`
+//! prints it, `chapter` is that for reports. What the slowest wait for is [`explain::tail`]'s.
 
 mod asking;
+mod chapter;
 mod figures;
-mod parts;
 mod text;
 
 use std::io::Write;
@@ -21,8 +21,9 @@ use clap::{Args, ValueEnum};
 use model::Coverage;
 use serde::{Deserialize, Serialize};
 
-pub use figures::{Example, Figures, Group, Link, Service, Shared, Slower, Slowest};
-pub use parts::{Excess, Kind, More, Part};
+pub use chapter::chapter;
+pub use explain::tail::{CauseGroup, Example, Excess, Kind, Link, More, Part, Shared, Slowest};
+pub use figures::{Figures, Group, Service, Slower};
 
 /// Looked at, where no time is given.
 const LAST_NS: i64 = 600_000_000_000;
@@ -66,6 +67,8 @@ pub enum By {
     Tenant,
     /// Method and path.
     Route,
+    /// What most delays each of the slowest requests.
+    Cause,
 }
 
 impl By {
@@ -84,6 +87,7 @@ impl By {
             By::Host => "host",
             By::Tenant => "tenant",
             By::Route => "route",
+            By::Cause => "cause",
         }
     }
 }
@@ -112,7 +116,7 @@ pub struct Tail {
     pub since_ns: i64,
     /// up to then.
     pub until_ns: i64,
-    /// What `groups` of services are.
+    /// What `groups` of services are: none by cause, which `slowest.causes` has.
     pub by: By,
     /// Those with the most requests first. None: no requests are stored of that time.
     pub services: Vec<Service>,

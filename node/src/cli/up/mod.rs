@@ -27,6 +27,8 @@ use greeting::{Greeting, Peer, Recorded, Rows};
 
 /// How long the greeting waits for the nodes that this one is to join, or knew before.
 const OTHERS_ANSWER: Duration = Duration::from_secs(3);
+/// Services are looked at no more often: sums of requests are of whole seconds.
+const SHORTEST_LOOK: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: UpArgs) -> anyhow::Result<Exit> {
@@ -293,6 +295,7 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
             CaptureMode::Off => CaptureChoice::Off,
         },
         on_finding: args.on_finding,
+        tail_every: args.tail_every.max(SHORTEST_LOOK),
         asks_nccl: !args.no_nccl_ras,
         labels: args.label,
         most_in_cell: Some(agent::config::MOST_IN_CELL),

@@ -45,7 +45,7 @@ pub(crate) fn list() -> Vec<Tool> {
             "Of servers (not jobs): how long requests take (p50 to p99.9, by service and host), and what the slowest 1 % wait \
              for more than ordinary ones, with examples. Start here when a service is slow.",
             json!({"service": {"type": "string"}, "tenant": {"type": "string"}, "route": {"type": "string"},
-                "by": {"type": "string", "enum": ["host", "tenant", "route"]},
+                "by": {"type": "string", "enum": ["host", "tenant", "route", "cause"]},
                 "since": {"type": "string", "description": "else 10m"}, "until": until, "offset": offset}),
             &[],
         ),

@@ -263,7 +263,7 @@ fn chart(page: &Page, points: &[(i64, f64)], longest: f64, each: usize) -> Strin
 }
 
 /// Findings and notes as text.
-fn marks(page: &Page) -> String {
+pub(super) fn marks(page: &Page) -> String {
     let mut out = String::new();
     let mut put = |caption: &str, marks: &[Mark]| {
         if marks.is_empty() {
@@ -288,7 +288,7 @@ fn marks(page: &Page) -> String {
         }
         out.push_str("</tbody></table>\n");
     };
-    put("Findings: what agents said while the job ran.", &page.findings);
+    put("Findings: what agents said in this time.", &page.findings);
     put("Notes (<code>rankmesh mark</code>).", &page.marks);
     out
 }

@@ -1,8 +1,9 @@
 //! A job as one HTML file that loads nothing from anywhere: verdict, heat map, the worst steps,
-//! ranks, step time, cause, nodes, and the questions behind it all.
+//! ranks, step time, cause, services, nodes, and the questions behind it all. Without a job it is on
+//! services alone.
 //!
-//! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `heat`: the
-//!   values of the heat map, which report.js draws; `escape`: text of others; `parts`: helpers of
+//! - `sections`: the parts that are text and tables; `figures`: drawings, as SVG; `services`: requests;
+//!   `heat`: the values of the heat map, which report.js draws; `escape`: text of others; `parts`: helpers of
 //!   several of them.
 //!
 //! Scripts and styles of the page are two files in this directory. A policy in the page's head
@@ -14,6 +15,7 @@ mod figures;
 mod heat;
 mod parts;
 mod sections;
+mod services;
 
 #[cfg(test)]
 mod tests;
@@ -64,6 +66,12 @@ pub struct Page {
     pub findings: Vec<Mark>,
     /// Notes of people and programs.
     pub marks: Vec<Mark>,
+    /// Servers' requests, those with the most first.
+    pub services: Vec<ServiceChapter>,
+    /// Services that are not among them.
+    pub services_left_out: usize,
+    /// No job made calls in this time: the page is on services alone.
+    pub without_job: bool,
     /// The nodes and the state of their recording.
     pub nodes: Option<Asked>,
     /// All questions that were asked.
@@ -134,6 +142,36 @@ pub struct Mark {
     pub text: String,
 }
 
+/// A service's requests.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceChapter {
+    /// Its name.
+    pub name: String,
+    /// Its figures in sentences.
+    pub lead: Vec<String>,
+    /// The figures of all and of each host.
+    pub hosts: Asked,
+    /// How much longer the slowest take; none where that is not known.
+    pub excess: Option<String>,
+    /// What they have more of; no rows where nothing has grown.
+    pub parts: Asked,
+    /// What most delays each; likewise.
+    pub causes: Asked,
+    /// What they share, and what is not known, in sentences.
+    pub beyond: Vec<String>,
+    /// Some of them.
+    pub examples: Vec<Chain>,
+}
+
+/// A request, and who did what for it, then who.
+#[derive(Debug, Clone, Default)]
+pub struct Chain {
+    /// Which one.
+    pub head: String,
+    /// Who did what, for how long.
+    pub links: Vec<String>,
+}
+
 /// A question with its answer.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
@@ -156,17 +194,29 @@ pub fn render(page: &Page) -> String {
         source(SCRIPT),
         source(STYLE)
     );
-    let title = if page.job.is_empty() { "Job".to_owned() } else { format!("Job {}", escape::text(&page.job)) };
-    let sections: Vec<(&str, &str, String)> = vec![
+    let title = match (page.without_job, page.job.is_empty()) {
+        (true, _) => "Services".to_owned(),
+        (false, true) => "Job".to_owned(),
+        (false, false) => format!("Job {}", escape::text(&page.job)),
+    };
+    let mut sections: Vec<(&str, &str, String)> = vec![
         ("verdict", "Verdict", sections::verdict(page)),
         ("heat", "Ranks over time", heat::section(page)),
         ("steps", "The worst steps", figures::steps(page)),
         ("ranks", "Ranks", sections::ranks(page)),
         ("time", "Step time", figures::step_time(page)),
         ("cause", "Cause", sections::cause(page)),
+        ("services", "Services", services::section(page)),
         ("nodes", "Nodes, and what they could not record", sections::nodes(page)),
         ("asked", "Questions behind this page", sections::asked(page)),
     ];
+    let is_on_page = |id: &str| match id {
+        "services" => !page.services.is_empty(),
+        "nodes" | "asked" => true,
+        _ => !page.without_job,
+    };
+    sections.retain(|(id, _, _)| is_on_page(id));
+    let first = sections.first().map_or("", |(id, _, _)| id);
     let links: String = sections.iter().map(|(id, name, _)| format!("<li><a href=\"#{id}\">{name}</a></li>")).collect();
     let body: String = sections
         .iter()
@@ -185,7 +235,7 @@ pub fn render(page: &Page) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
          <title>{title} – rankmesh report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <a class=\"skip\" href=\"#verdict\">To the verdict</a>\n\
+         <a class=\"skip\" href=\"#{first}\">To the first part</a>\n\
          <header>\n<h1>{title}</h1>\n{lead}\n<nav aria-label=\"Parts of this page\"><ul>{links}</ul></nav>\n</header>\n\
          <main>\n{body}</main>\n<footer><p>{made} This file loads nothing and sends nothing.</p></footer>\n\
          <script type=\"application/json\" id=\"board\">{board}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",

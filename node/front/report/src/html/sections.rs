@@ -116,7 +116,8 @@ pub(super) fn verdict(page: &Page) -> String {
     out
 }
 
-fn list(title: &str, lines: impl Iterator<Item = impl AsRef<str>>) -> String {
+/// Lines below a heading; nothing without any.
+pub(super) fn list(title: &str, lines: impl Iterator<Item = impl AsRef<str>>) -> String {
     // What follows a first line is an error's SQL, which is among the questions.
     let first = |line: &str| text(line.lines().next().unwrap_or_default());
     let items: String = lines.map(|line| format!("<li>{}</li>", first(line.as_ref()))).collect();
@@ -352,7 +353,8 @@ pub(super) fn nodes(page: &Page) -> String {
     out
 }
 
-fn table(asked: &Asked, caption: &str, label: &str) -> String {
+/// A table of an answer.
+pub(super) fn table(asked: &Asked, caption: &str, label: &str) -> String {
     let mut out = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table><caption>{caption}</caption><thead><tr>"
     );

@@ -73,6 +73,19 @@ fn page() -> Page {
             columns: vec![HOSTILE.into()],
             rows: vec![vec![Value::Text(b"=1+1".to_vec())]],
         }],
+        services: vec![ServiceChapter {
+            name: HOSTILE.into(),
+            lead: vec![HOSTILE.into()],
+            hosts: Asked {
+                columns: vec![HOSTILE.into()],
+                rows: vec![vec![Value::Text(HOSTILE.into())]],
+                ..Asked::default()
+            },
+            excess: Some(HOSTILE.into()),
+            beyond: vec![HOSTILE.into()],
+            examples: vec![Chain { head: HOSTILE.into(), links: vec![HOSTILE.into()] }],
+            ..ServiceChapter::default()
+        }],
         lacking: vec![("x".into(), HOSTILE.into())],
         ..Page::default()
     }
@@ -117,6 +130,15 @@ fn the_worst_rank_is_first_in_table_and_map_and_missing_parts_are_listed() {
         "{nothing}"
     );
     assert!(render(&Page { lacking: vec![("steps".into(), "timeout".into())], ..page() }).contains("steps: timeout"));
+}
+
+#[test]
+fn without_a_job_the_page_is_on_services() {
+    let html = render(&Page { without_job: true, ..page() });
+    assert!(html.contains("<h1>Services</h1>") && html.contains("href=\"#services\">To the first part"), "{html}");
+    assert!(html.contains("id=\"nodes\"") && !html.contains("id=\"verdict\"") && !html.contains("id=\"heat\""));
+    assert!(html.contains("Findings: what agents said") && html.contains("x: &lt;/script&gt;"), "{html}");
+    assert!(!render(&Page::default()).contains("id=\"services\""), "a job's page without servers has no such part");
 }
 
 #[test]

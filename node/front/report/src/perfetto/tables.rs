@@ -75,6 +75,37 @@ pub const TABLES: &[Table] = &[
         unnamed: "call",
     },
     Table {
+        name: "requests",
+        time: "ts_ns",
+        duration: Some("duration_ns"),
+        ends: true,
+        place: Place::Process,
+        track: "requests",
+        args: &[
+            "service",
+            "tenant",
+            "method",
+            "route",
+            "status",
+            "connection",
+            "number",
+            "tid",
+            "first_byte_ns",
+            "queued_ns",
+            "cpu_ns",
+            "run_delay_ns",
+            "bytes_in",
+            "bytes_out",
+            "sends",
+            "gap_ns",
+            "kept",
+            "stands_for",
+        ],
+        bits: &["connection"],
+        label: ("service", Some("route")),
+        unnamed: "request",
+    },
+    Table {
         name: "cuda_calls",
         time: "ts_ns",
         duration: Some("duration_ns"),
@@ -209,8 +240,10 @@ pub const TABLES: &[Table] = &[
 
 /// Columns of process and thread that come before a table's own arguments, where it has them.
 const OF_PROCESS: &[&str] = &["pid", "tid", "rank"];
-/// Tables whose rows do not have the thread.
-const WITHOUT_THREAD: &[&str] = &["net_events", "process_events"];
+/// Tables whose rows do not have the thread, or are of the process whichever thread read them.
+const WITHOUT_THREAD: &[&str] = &["net_events", "process_events", "requests"];
+/// Tables whose rows do not have the rank.
+const WITHOUT_RANK: &[&str] = &["requests"];
 
 /// A row, parsed.
 #[derive(Debug, Clone, PartialEq)]
@@ -231,20 +264,40 @@ pub struct Row {
     pub event: Event,
 }
 
+/// Of requests, paths and clients.
+const REQUESTS_PRIVATE: &[&str] = &["tenant", "route"];
+
 impl Table {
     /// The question for the rows of a span of each node's own clock; with `pids`, only for those of
     /// these processes.
     #[must_use]
     pub fn select(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>) -> String {
+        self.select_for(since_ns, until_ns, pids, false)
+    }
+
+    /// The same for whoever may not ask for [`Self::private`]; none where there is nothing of that.
+    #[must_use]
+    pub fn select_for_readers(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>) -> Option<String> {
+        (!self.private().is_empty()).then(|| self.select_for(since_ns, until_ns, pids, true))
+    }
+
+    /// Arguments that readers may not ask for.
+    fn private(&self) -> &'static [&'static str] {
+        if self.name == "requests" { REQUESTS_PRIVATE } else { &[] }
+    }
+
+    fn select_for(&self, since_ns: i64, until_ns: i64, pids: Option<&[i64]>, readers: bool) -> String {
         let mut columns = vec!["node", self.time, self.duration.unwrap_or("NULL")];
         for column in OF_PROCESS {
             columns.push(match self.place {
                 Place::Host => "NULL",
                 Place::Process if *column == "tid" && WITHOUT_THREAD.contains(&self.name) => "NULL",
+                Place::Process if *column == "rank" && WITHOUT_RANK.contains(&self.name) => "NULL",
                 Place::Process => column,
             });
         }
-        columns.extend(self.args);
+        let shown = |arg: &&'static str| if readers && self.private().contains(arg) { "NULL" } else { arg };
+        columns.extend(self.args.iter().map(shown));
         let pids = pids.filter(|_| self.of_processes());
         format!("SELECT {} FROM {}{}", columns.join(", "), self.name, within(self.time, since_ns, until_ns, pids))
     }

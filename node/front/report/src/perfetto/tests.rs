@@ -357,3 +357,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn readers_are_given_requests_without_paths_and_clients() {
+    let table = |name: &str| TABLES.iter().find(|table| table.name == name).expect("it is one");
+    let all = table("requests").select(1, 2, None);
+    assert!(all.contains("service, tenant, method, route, status"), "{all}");
+    let shown = table("requests").select_for_readers(1, 2, None).expect("they may ask for the rest");
+    assert!(shown.contains("service, NULL, method, NULL, status"), "{shown}");
+    assert_eq!(table("collectives").select_for_readers(1, 2, None), None);
+}

@@ -103,7 +103,7 @@ pub(super) fn record(ts_ns: i64, finding: &Map<String, Json>, seen_ns: u64) -> L
     let of = |column: &str| finding.get(column).and_then(Json::as_str).unwrap_or_default();
     let verdict = of("verdict");
     let (number, severity) = match verdict {
-        "none" | "unknown" | "ended" => (SeverityNumber::Info, "INFO"),
+        "none" | "unknown" | "ended" | "tail_over" => (SeverityNumber::Info, "INFO"),
         _ => (SeverityNumber::Warn, "WARN"),
     };
     let who = match (finding.get("rank").and_then(Json::as_i64), of("culprit_node")) {
@@ -162,7 +162,14 @@ mod tests {
     fn durations_of_requests_are_a_histogram_with_one_count_more_than_bounds() {
         let durations: Vec<u64> = (0..=REQUEST_BOUNDS_NS.len() as u64).collect();
         let all = durations.iter().sum::<u64>();
-        let chat = ServiceNow { name: "chat".into(), count: all + 1, errors: 1, sum_ns: 7_500_000_000, durations };
+        let chat = ServiceNow {
+            name: "chat".into(),
+            count: all + 1,
+            errors: 1,
+            sum_ns: 7_500_000_000,
+            durations,
+            grown: None,
+        };
         let own = Some(AgentNow { services: vec![chat], ..AgentNow::default() });
         let watched = Watched { agent: "n0".into(), own, ..Watched::default() };
         let message =

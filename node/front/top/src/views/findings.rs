@@ -28,7 +28,7 @@ pub(super) fn draw(to: &mut Buffer, area: Rect, app: &mut App, data: &Data, look
             right(number(4).map_or_else(String::new, duration)),
             Line::raw(harmless(text(6), 200)),
         ];
-        (cells, if text(1) == "none" { look.good() } else { Style::default() })
+        (cells, if ["none", "tail_over"].contains(&text(1)) { look.good() } else { Style::default() })
     };
     table::draw(to, area, look, &columns, (range, selected), row);
     if order.is_empty() {

@@ -7,20 +7,29 @@ use serde::Serialize;
 
 /// A request's row, with its path.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Request {
-    pub(super) node: String,
-    pub(super) pid: i64,
-    pub(super) tid: i64,
-    pub(super) ts_ns: i64,
-    pub(super) connection: i64,
-    pub(super) number: i64,
-    pub(super) duration_ns: i64,
-    pub(super) route: String,
-    pub(super) status: Option<i64>,
+pub struct Request {
+    /// Its host.
+    pub node: String,
+    /// The server's process there.
+    pub pid: i64,
+    /// The thread that read its first bytes.
+    pub tid: i64,
+    /// When it began, Unix nanoseconds.
+    pub ts_ns: i64,
+    /// With `ts_ns` and `number` its name on its host.
+    pub connection: i64,
+    /// Its number on the connection.
+    pub number: i64,
+    /// To the end of its answer.
+    pub duration_ns: i64,
+    /// Method and path; empty where they are not shown.
+    pub route: String,
+    /// Of HTTP.
+    pub status: Option<i64>,
     /// How many requests it stands for.
-    pub(super) weight: f64,
+    pub weight: f64,
     /// What it waited for, the first first: together its duration. Empty: there is no path.
-    pub(super) path: Vec<(Part, i64)>,
+    pub path: Vec<(Part, i64)>,
 }
 
 /// What a thread did in a part of a request's time.
@@ -65,12 +74,14 @@ pub struct Part {
 
 impl Part {
     /// In a few words.
-    pub(super) fn words(&self) -> String {
+    #[must_use]
+    pub fn words(&self) -> String {
         let what = match (self.kind, self.of.as_str()) {
             (Kind::Unread, _) => return "unread in the socket: nobody read it yet".to_owned(),
             (Kind::Unknown, why) => return format!("not known: {}", unknown(why)),
             (Kind::OnCpu, _) => "ran".to_owned(),
-            (Kind::CpuTaken, "") => "about to run, on a CPU that was free".to_owned(),
+            // By nobody, or by whom is not shown.
+            (Kind::CpuTaken, "") => "ready to run, without a CPU".to_owned(),
             (Kind::CpuTaken, by) => format!("ready to run, the CPU taken by {by}"),
             (Kind::Throttled, _) => "held back by the CPU quota of its cgroup".to_owned(),
             (Kind::Asleep, why) => match (why, self.woken_by.as_str()) {
@@ -103,8 +114,15 @@ impl Part {
         format!(", {thread} of {}", self.process)
     }
 
+    /// Under its thread's own name where only one thread has it, else under the pool's.
+    pub(super) fn of_threads(self, names: Option<&BTreeSet<&str>>) -> Part {
+        let only = names.filter(|names| names.len() == 1).and_then(|names| names.first());
+        let thread = only.map_or_else(|| self.thread.clone(), |name| (*name).to_owned());
+        Part { thread, ..self }
+    }
+
     /// With a pattern in place of a number at the end of the thread's name: pools have many alike.
-    fn of_pool(&self) -> Part {
+    pub(super) fn of_pool(&self) -> Part {
         let name = self.thread.trim_end_matches(|c: char| c.is_ascii_digit());
         let thread = if name.len() < self.thread.len() { format!("{name}*") } else { self.thread.clone() };
         Part { thread, ..self.clone() }
@@ -123,7 +141,7 @@ pub(super) fn unknown(why: &str) -> &'static str {
 }
 
 /// The parts of a request: together its duration.
-fn parts(request: &Request) -> BTreeMap<Part, i64> {
+pub(super) fn parts(request: &Request) -> BTreeMap<Part, i64> {
     let mut parts = BTreeMap::new();
     let mut left_ns = request.duration_ns;
     for (part, ns) in &request.path {
@@ -185,9 +203,7 @@ pub(super) fn excess(slow: &[Request], ordinary: &[Request]) -> Option<Excess> {
         .into_iter()
         .map(|(part, ns)| {
             let more_ns = ns - ordinary_parts.get(&part).copied().unwrap_or(0.0);
-            let only = names.get(&part).filter(|names| names.len() == 1).and_then(|names| names.first());
-            let thread = only.map_or_else(|| part.thread.clone(), |name| (*name).to_owned());
-            let part = Part { thread, ..part };
+            let part = part.clone().of_threads(names.get(&part));
             More { text: part.words(), part, more_ns: more_ns as i64, share: more_ns / all_ns }
         })
         .filter(|more| more.more_ns > 0)
@@ -198,8 +214,11 @@ pub(super) fn excess(slow: &[Request], ordinary: &[Request]) -> Option<Excess> {
 }
 
 /// The names of the threads that a part is of.
-fn names(requests: &[Request]) -> BTreeMap<Part, BTreeSet<&str>> {
-    let mut names: BTreeMap<Part, BTreeSet<&str>> = BTreeMap::new();
+pub(super) type Names<'a> = BTreeMap<Part, BTreeSet<&'a str>>;
+
+/// Those of the requests' parts.
+pub(super) fn names(requests: &[Request]) -> Names<'_> {
+    let mut names = Names::new();
     for (part, _) in requests.iter().flat_map(|request| &request.path) {
         names.entry(part.of_pool()).or_default().insert(&part.thread);
     }
@@ -207,7 +226,7 @@ fn names(requests: &[Request]) -> BTreeMap<Part, BTreeSet<&str>> {
 }
 
 /// The mean duration, and of each part.
-fn mean(requests: &[Request]) -> Option<(f64, BTreeMap<Part, f64>)> {
+pub(super) fn mean(requests: &[Request]) -> Option<(f64, BTreeMap<Part, f64>)> {
     let weight: f64 = requests.iter().map(|request| request.weight).sum();
     if weight <= 0.0 {
         return None;

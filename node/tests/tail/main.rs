@@ -1,7 +1,11 @@
 //! `rankmesh tail` on real servers: every request is counted, and what was done to some of them is what
 //! the slowest have more of, on whatever thread of whichever process. Needs root.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod demo;
+mod grown;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -55,8 +59,8 @@ fn ask(connection: &mut TcpStream, path: &str) {
 /// Agents, the cgroups of their hosts, and the servers with their ports.
 type Hosts = (Lab, Cgroups, Vec<(Killed, u16)>);
 
-/// Two hosts, each with a server of the service "chat".
-fn hosts(test: &str) -> Option<Hosts> {
+/// Two hosts, each with a server of the service "chat"; `more`: flags of their agents.
+fn hosts(test: &str, more: &[&str]) -> Option<Hosts> {
     if !can_capture(test) || !has("python3", test) || !has("taskset", test) {
         return None;
     }
@@ -66,7 +70,7 @@ fn hosts(test: &str) -> Option<Hosts> {
     let servers = ["n1", "n2"].map(|host| serve(&cgroups, host, &on_first_cpu)).into();
     for host in ["n1", "n2"] {
         let cgroup = cgroups.path(host).display().to_string();
-        lab.start(host, &["--cgroup", &cgroup, "--serve", "chat=exe:*python3*"]);
+        lab.start(host, &[&["--cgroup", &cgroup, "--serve", "chat=exe:*python3*"], more].concat());
     }
     lab.wait_for_members(&["n1", "n2"]);
     wait_for("both servers to be followed", || {
@@ -91,6 +95,7 @@ fn until<T>(attempt: impl FnMut() -> Result<T, Value>) -> (u8, T) {
     let found = all.find_map(|(at, given)| match given {
         Ok(given) => Some((at as u8 + 1, given)),
         Err(why) => {
+            println!("attempt {}: {why}", at + 1);
             last = why;
             None
         }
@@ -109,7 +114,8 @@ fn tail(lab: &Lab, requests: i64, more: &[&str]) -> Value {
 
 #[test]
 fn every_request_of_both_hosts_is_counted_and_the_slowest_slept() {
-    let Some((lab, _cgroups, servers)) = hosts("every_request_of_both_hosts_is_counted_and_the_slowest_slept") else {
+    let Some((lab, _cgroups, servers)) = hosts("every_request_of_both_hosts_is_counted_and_the_slowest_slept", &[])
+    else {
         return;
     };
     // Where the host's CPUs are taken, the slowest are those that waited for one: then all is done again.
@@ -186,7 +192,8 @@ fn served_elsewhere(lab: &Lab, times: f64) {
 
 #[test]
 fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
-    let Some((lab, _cgroups, servers)) = hosts("a_program_on_the_servers_core_is_what_the_slowest_waited_for") else {
+    let Some((lab, _cgroups, servers)) = hosts("a_program_on_the_servers_core_is_what_the_slowest_waited_for", &[])
+    else {
         return;
     };
     let mut connection = TcpStream::connect(("127.0.0.1", servers[0].1)).expect("connected");
