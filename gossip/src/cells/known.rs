@@ -57,9 +57,17 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Takes in a beat that somebody knows of it. Whether that is a further one, by which its author lives. Of a
-    /// cell that is silent by now it takes two: the last word may come from who heard it late.
-    pub(crate) fn goes_on_by(&mut self, beat: u32, is_silent: bool, now: Duration, round: Duration) -> bool {
+    /// Takes in a beat of it that somebody has heard `at` that time. Whether that is a further one, by which its
+    /// author lived then. Of a cell that is silent by now it takes two: the last word may come from who heard it
+    /// late.
+    pub(crate) fn goes_on_by(
+        &mut self,
+        beat: u32,
+        at: Duration,
+        is_silent: bool,
+        now: Duration,
+        round: Duration,
+    ) -> bool {
         let rounds = now.saturating_sub(self.first.0).as_millis() / round.as_millis().max(1);
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
         let most = (self.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
@@ -71,7 +79,7 @@ impl Kept {
             return false;
         }
         self.goes_on = is_silent;
-        self.moved = now;
+        self.moved = self.moved.max(at);
         true
     }
 }

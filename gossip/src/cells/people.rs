@@ -314,7 +314,8 @@ impl People {
     /// [`ALL_CAME`] rounds knew of more members, and went to a part of this cell at once.
     fn stands(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Stand> {
         let here = own.card.cell;
-        let is_met = self.is_met_at.is_none_or(|at| now >= at);
+        // Who is alone has no evidence that others are anywhere.
+        let is_met = !self.mates.is_empty() && self.is_met_at.is_none_or(|at| now >= at);
         let mut people: ByName<(&Entry, bool, u8)> = ByName::default();
         let mut add = |entry, lives, depth| {
             let entry: &Entry = entry;
@@ -346,13 +347,14 @@ impl People {
         stands
     }
 
-    /// The cell that this node belongs to. Found anew when anything changed or all have come, else
-    /// remembered for a while: of those who are listed for some time only the time runs out.
+    /// The cell that this node belongs to. Found anew when anything changed, all have come or the former
+    /// count no more, else remembered for a while: of those who are listed for some time only the time runs out.
     pub(crate) fn right_cell(&mut self, table: &Table, own: &Arc<Entry>, most: usize, now: Duration) -> CellId {
         let version = table.version.wrapping_add(self.version).wrapping_add(own.card.serial);
-        let met_since = |at: Duration| self.is_met_at.is_some_and(|met| at < met && met <= now);
+        let turns = [self.is_met_at, self.came.map(|came| came + self.a_while)];
+        let turned_since = |at: Duration| turns.iter().flatten().any(|turn| at < *turn && *turn <= now);
         match self.right {
-            Some((of, cell, at)) if of == version && now < at + self.a_while && !met_since(at) => cell,
+            Some((of, cell, at)) if of == version && now < at + self.a_while && !turned_since(at) => cell,
             _ => {
                 let cell = cell_for(own.place, self.stands(table, own, now), most);
                 self.right = Some((version, cell, now));

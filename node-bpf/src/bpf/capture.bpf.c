@@ -92,8 +92,10 @@ struct {
     result__;                                                                     \
   })
 
+static volatile __u64 woke_at;
+
 /* The reader looks every 200 ms anyway. */
-static __always_inline __u64 wake_flags(void) { return ring_wakes(&events, config.wake_bytes); }
+static __always_inline __u64 wake_flags(void) { return ring_wakes(&events, config.wake_bytes, &woke_at); }
 
 /* The same for what comes often: asks once in eight records of a thread, since asking costs as much as the record. */
 static __always_inline __u64 wake_flags_now_and_then(__u32 *records) {

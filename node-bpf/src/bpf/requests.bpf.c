@@ -114,6 +114,8 @@ static __always_inline bool was_accepted(const struct rm_server *server, struct 
   return server->flags & RM_SERVER_ALL_PORTS;
 }
 
+static volatile __u64 woke_at;
+
 static __always_inline void emit(struct rm_connection *connection) {
   struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
   if (!out) {
@@ -121,7 +123,7 @@ static __always_inline void emit(struct rm_connection *connection) {
     return;
   }
   __builtin_memcpy(out, &connection->request, sizeof *out);
-  bpf_ringbuf_submit(out, ring_wakes(&requests, 1 << 19));
+  bpf_ringbuf_submit(out, ring_wakes(&requests, 1 << 20, &woke_at));
 }
 
 /* What is known of a connection that is first seen now. */

@@ -122,7 +122,7 @@ impl Table {
             let here: Vec<u128> = cell.rolls.iter().map(|roll| roll.id).collect();
             let theirs = cell.reports.iter_mut().filter(|kept| here.contains(&kept.report.roll));
             for (kept, beat) in theirs.zip(&beat.beats) {
-                if kept.goes_on_by(*beat, cell.silent, now, self.round) {
+                if kept.goes_on_by(*beat, now, cell.silent, now, self.round) {
                     cell.heard = now;
                     goes_on = true;
                 }
@@ -204,17 +204,22 @@ impl Table {
                 let heard = (beat.min(MAX_BEATS), Duration::from_millis(idle_ms.into()));
                 self.keep(now, report, heard, delegate);
             }
-            let round = self.round;
+            let (round, silent_after) = (self.round, self.silent_after);
             let Some(cell) = self.cells.get_mut(&news.cell) else { continue };
             let Some(delegate) = delegate else {
-                // Beats by themselves are compared where both know the same reports. One report more would keep
-                // all others from being heard: here, and so for as long as the cell is taken for silent for it.
-                for heard in news.heard.iter().take(MAX_KEPT) {
-                    let is_it = |kept: &&mut Kept| (kept.author, kept.report.age()) == (heard.author, heard.age);
-                    if let Some(kept) = cell.reports.iter_mut().find(is_it)
-                        && kept.goes_on_by(heard.beat, cell.silent, now, round)
+                // Beats by themselves are compared where both know the same reports: one report more would keep all
+                // others from being heard. What is said of a cell that is silent there says nothing new.
+                for heard in news.heard.iter().take(MAX_KEPT).filter(|_| !news.silent) {
+                    let at = now.saturating_sub(Duration::from_millis(heard.idle_ms.into()));
+                    let here = cell.reports.iter().position(|kept| {
+                        (kept.author, kept.report.age()) == (heard.author, heard.age)
+                            && cell.is_among(Which::WithRoll, kept)
+                    });
+                    if let Some(here) = here.filter(|_| now.saturating_sub(at) < silent_after)
+                        && !sent.contains(&(heard.author, heard.age))
+                        && cell.reports[here].goes_on_by(heard.beat, at, cell.silent, now, round)
                     {
-                        cell.heard = now;
+                        cell.heard = cell.heard.max(at);
                     }
                 }
                 continue;

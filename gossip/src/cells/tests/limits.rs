@@ -371,17 +371,31 @@ fn a_report_that_nobody_else_has_does_not_keep_the_others_from_being_heard() {
     }
     tell(&mut reader, high[0], &cards(&roll, |card| seals[&card.name].clone()));
     let cell = reports[0].cell;
-    let hear = |reader: &mut Cells, second: u32, age| {
-        let beat = Heard { beat: 2 * second, age, ..heard(&reports[0]) };
-        let known = News { cell, silent: false, heard: vec![beat], reports: Vec::new() };
+    let now_of = |second: u32| heard_at(&reports[0], 2 * second);
+    let hear = |reader: &mut Cells, second: u32, heard: Heard, silent: bool| {
+        let known = News { cell, silent, heard: vec![heard], reports: Vec::new() };
         reader.table.take(second * SECOND, vec![known], None);
         reader.table.pass(second * SECOND, 3_600 * SECOND);
     };
+    let known = |reader: &Cells, second: u32| {
+        let (told, _) = reader.table.news_for(second * SECOND, &[Known { cell, reports: Vec::new() }]);
+        (told[0].silent, told[0].heard.len())
+    };
     // The first goes on, and is all that others know of the cell.
-    (2..30).for_each(|second| hear(&mut reader, second, reports[0].age()));
-    let (told, _) = reader.table.news_for(30 * SECOND, &[Known { cell, reports: Vec::new() }]);
-    assert_eq!((told[0].silent, told[0].heard.len()), (false, 1), "{told:?}");
-    // What comes from a report of another number says nothing of this one.
-    (30..40).for_each(|second| hear(&mut reader, second, (0, 7)));
-    assert!(reader.table.news_for(40 * SECOND, &[Known { cell, reports: Vec::new() }]).0[0].silent);
+    (2..30).for_each(|second| hear(&mut reader, second, now_of(second), false));
+    assert_eq!(known(&reader, 30), (false, 1));
+    // What was heard of a report of another number says nothing of this one, nor what was heard long ago, or of a
+    // cell that is silent there.
+    (30..40).for_each(|second| hear(&mut reader, second, Heard { age: (0, 7), ..now_of(second) }, false));
+    assert_eq!(known(&reader, 40), (true, 1));
+    (40..44).for_each(|second| hear(&mut reader, second, Heard { idle_ms: 7_000, ..now_of(second) }, false));
+    (44..48).for_each(|second| hear(&mut reader, second, now_of(second), true));
+    assert_eq!(known(&reader, 48), (true, 1));
+    // It is back after two.
+    (48..50).for_each(|second| hear(&mut reader, second, now_of(second), false));
+    assert_eq!(known(&reader, 50), (false, 1));
+}
+
+fn heard_at(report: &Report, beat: u32) -> Heard {
+    Heard { beat, ..heard(report) }
 }

@@ -299,6 +299,11 @@ impl SpanArgs {
         };
         match (since, until) {
             (When::Ago(back), None) => Ok(Span::Back(millis(back))),
+            (since, None) if !target.is_stores() => {
+                let (since_ns, until_ns) = target.span_ns(since, None)?;
+                note_zone(since, None);
+                Ok(Span::Back(until_ns.abs_diff(since_ns).div_ceil(1_000_000)))
+            }
             (since, until) => {
                 let (since_ns, until_ns) = target.span_ns(since, until)?;
                 note_zone(since.beginning(until_ns), until);
@@ -312,6 +317,14 @@ impl SpanArgs {
     /// # Errors
     /// As [`Self::resolved`].
     pub fn resolved_ns(&self, target: &Target) -> Result<Option<(i64, i64)>, UsageError> {
+        // Not as a length of time, which would begin a little later than it was given.
+        if let (Some(since @ (When::At(_) | When::OfDay { .. })), None, true) =
+            (self.since, self.until, self.between.is_empty())
+        {
+            let span_ns = target.span_ns(since, None)?;
+            note_zone(since, None);
+            return Ok(Some(span_ns));
+        }
         Ok(match self.resolved(target)? {
             Span::Last => None,
             Span::Back(ms) => {
