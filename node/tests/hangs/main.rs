@@ -15,7 +15,7 @@ mod truth;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -85,8 +85,11 @@ const BY_SHIM: &[Case] = &[
     (Language::Python, Mpi::Open, "pipe"),
 ];
 
-/// What is asked: the standing verdict, and the stores.
-const FORMS: [&[&str]; 2] = [&[], &["--since", "30s"]];
+/// Since when the stores are asked: by turns as a length of time, and as a point in time, as `--since` takes both.
+fn since(turn: usize) -> String {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    if turn.is_multiple_of(2) { "30s".to_owned() } else { (now_s - 30).to_string() }
+}
 
 /// One report as JSON and as text.
 fn report(hosts: &Hosts, job: &str, form: &[&str]) -> Result<(Value, String), String> {
@@ -111,7 +114,7 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
     let job = hosts.start(&name, language, mpi, &truth);
     // (On a busy machine its ranks take long to come to where they hang.)
     let until = Instant::now() + 4 * common::PATIENCE;
-    let (mut right, mut last) = ([0; FORMS.len()], "nothing was asked".to_owned());
+    let (mut right, mut last, mut turn) = ([0; 2], "nothing was asked".to_owned(), 0);
     let (began, mut stands_still) = (Instant::now(), None);
     while right.iter().any(|right| *right < IN_A_ROW) {
         if Instant::now() >= until {
@@ -129,7 +132,11 @@ fn hang(hosts: &Hosts, (language, mpi, mode): Case) -> Result<(), String> {
             job.stands_still();
             began.elapsed()
         });
-        for (form, right) in FORMS.iter().zip(&mut right) {
+        turn += 1;
+        let since = since(turn);
+        // The standing verdict, and the stores.
+        let forms: [&[&str]; 2] = [&[], &["--since", &since]];
+        for (form, right) in forms.iter().zip(&mut right) {
             let (verdict, text) = match report(hosts, &name, form) {
                 Ok(report) => report,
                 Err(why) => {

@@ -129,11 +129,15 @@ impl OfTime {
     /// # Errors
     /// It ends before it begins, or has no beginning.
     pub(super) fn span(&self, target: &Target) -> anyhow::Result<Span> {
-        let wrong = |message: &str| ask::UsageError(message.to_owned());
         Ok(match (self.since, self.until) {
             (None, None) => Span::Standing,
-            (None, Some(_)) => return Err(wrong("until needs since").into()),
+            (None, Some(_)) => return Err(wrong_end().into()),
             (Some(When::Ago(back)), None) => Span::Back(millis(back)),
+            // Up to now, and not to an end: a verdict has the calls that are pending.
+            (Some(since), None) if !target.is_stores() => {
+                let (since_ns, until_ns) = target.span_ns(since, None)?;
+                Span::Back(until_ns.abs_diff(since_ns).div_ceil(1_000_000))
+            }
             (Some(since), until) => {
                 let (since_ns, until_ns) = target.span_ns(since, until)?;
                 Span::Between(since_ns, until_ns)
@@ -146,15 +150,17 @@ impl OfTime {
     /// # Errors
     /// As [`Self::span`].
     pub(super) fn span_ns(&self, target: &Target) -> anyhow::Result<Option<(i64, i64)>> {
-        Ok(match self.span(target)? {
-            Span::Standing => None,
-            Span::Back(back_ms) => {
-                let now_ns = target.now_ns();
-                Some((now_ns.saturating_sub_unsigned(back_ms.saturating_mul(1_000_000)), now_ns))
-            }
-            Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
+        Ok(match (self.since, self.until) {
+            // Not as a length of time, which would begin a little later than it was given.
+            (Some(since), until) => Some(target.span_ns(since, until)?),
+            (None, None) => None,
+            (None, Some(_)) => return Err(wrong_end().into()),
         })
     }
+}
+
+fn wrong_end() -> ask::UsageError {
+    ask::UsageError("until needs since".to_owned())
 }
 
 /// The time limit of a question, milliseconds.
