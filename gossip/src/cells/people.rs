@@ -141,8 +141,6 @@ pub(crate) struct People {
     right: Option<(u64, CellId, Duration)>,
     /// When this node came to its cell; `None` for the first one.
     pub(crate) came: Option<Duration>,
-    /// When all who came to that cell at about the same time are there.
-    is_met_at: Option<Duration>,
 }
 
 /// What a report says of its cell.
@@ -232,7 +230,7 @@ impl People {
         let stays = |former: &Former| !again.contains(&former.entry.name_hash) && now < former.since + forget_after;
         self.former.retain(stays);
         self.former.extend(former);
-        (self.came, self.is_met_at) = (Some(now), Some(now + self.a_while * ALL_CAME / A_WHILE));
+        self.came = Some(now);
         self.version += 1;
     }
 
@@ -310,12 +308,17 @@ impl People {
         members.filter(|(entry, _)| !there.contains(&entry.name_hash)).map(|(entry, _)| entry.card.address).collect()
     }
 
+    /// When all who chose this node's cell with it are there.
+    fn all_came_at(&self) -> Option<Duration> {
+        self.came.map(|came| came + self.a_while * ALL_CAME / A_WHILE)
+    }
+
     /// Where the living are. Of those in the cell that was left, who belongs to this cell and has not come after
     /// [`ALL_CAME`] rounds knew of more members, and went to a part of this cell at once.
     fn stands(&self, table: &Table, own: &Arc<Entry>, now: Duration) -> Vec<Stand> {
         let here = own.card.cell;
         // Who is alone has no evidence that others are anywhere.
-        let is_met = !self.mates.is_empty() && self.is_met_at.is_none_or(|at| now >= at);
+        let is_met = !self.mates.is_empty() && self.all_came_at().is_none_or(|at| now >= at);
         let mut people: ByName<(&Entry, bool, u8)> = ByName::default();
         let mut add = |entry, lives, depth| {
             let entry: &Entry = entry;
@@ -351,7 +354,7 @@ impl People {
     /// count no more, else remembered for a while: of those who are listed for some time only the time runs out.
     pub(crate) fn right_cell(&mut self, table: &Table, own: &Arc<Entry>, most: usize, now: Duration) -> CellId {
         let version = table.version.wrapping_add(self.version).wrapping_add(own.card.serial);
-        let turns = [self.is_met_at, self.came.map(|came| came + self.a_while)];
+        let turns = [self.all_came_at(), self.came.map(|came| came + self.a_while)];
         let turned_since = |at: Duration| turns.iter().flatten().any(|turn| at < *turn && *turn <= now);
         match self.right {
             Some((of, cell, at)) if of == version && now < at + self.a_while && !turned_since(at) => cell,
