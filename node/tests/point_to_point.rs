@@ -7,7 +7,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::can_capture;
 use common::pair::{AGENTS, Held, Holds, Pair, RANKS, busy, is_stolen};
@@ -156,14 +156,21 @@ enum Outcome {
     Skipped(String),
 }
 
-/// Holds a rank until it is named, for a while at most. Another that is named at any time, without
-/// a task that takes its CPU, is wrong.
+/// Whether a verdict rests only on windows that began after a time of this host's clock.
+fn is_of_after(verdict: &Value, time: SystemTime) -> bool {
+    let since = verdict["since_ns"].as_u64().map(Duration::from_nanos);
+    since.is_none_or(|since| UNIX_EPOCH + since >= time)
+}
+
+/// Holds a rank until it is named, for a while at most. Another that is named is wrong, unless a
+/// task takes its CPU, or the verdict rests on windows from before: then a hold that just ended may
+/// be in them.
 fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
     let held = match hold(real, rank, injection) {
         Ok(held) => held,
         Err(why) => return Outcome::Skipped(why),
     };
-    let began = Instant::now();
+    let (began, began_at) = (Instant::now(), SystemTime::now());
     let mut last = String::new();
     while began.elapsed() < PATIENCE {
         if let Ok(answer) = real.verdict() {
@@ -174,7 +181,8 @@ fn inject(real: &Pair, rank: usize, injection: Injection) -> Outcome {
             }
             // Other work on this machine takes the CPU of the other rank, too: then the verdict
             // that it is held up is true.
-            if verdict["kind"] == "rank" && verdict["rank"] != rank && !is_stolen(&answer) {
+            let is_other = verdict["kind"] == "rank" && verdict["rank"] != rank;
+            if is_other && !is_stolen(&answer) && is_of_after(verdict, began_at) {
                 return Outcome::Wrong(answer.to_string());
             }
             last = format!("{verdict} {}", answer["point_to_point"]);
