@@ -1,6 +1,6 @@
 //! What cells cost, in virtual time: `cargo bench -p gossip --bench cells -- [NODES] [SEED] [HOURS] [PART]`
 //! (10,000 nodes, seed 1, an hour at rest). PART `storm`: all nodes but three start within 2 s, and nothing
-//! else is measured. What is a model and what is real: `../tests/cells/sim.rs`.
+//! else is measured; `parts`: parts of a mesh of cells of 16 come off and back. What is a model and what is real: `../tests/cells/sim.rs`.
 //!
 //! Lists are compared with what is at 200 nodes drawn at random, since all of them would be 10^8
 //! entries each time.
@@ -106,6 +106,29 @@ fn storm(sim: &mut Sim, nodes: usize) {
     figure("most bytes of one node", most as f64 / 1_048_576.0, "MiB");
 }
 
+/// Parts of meshes of cells of 16 come off and back, twelve times each, from this seed to the twelfth.
+fn parts(nodes: usize, first: u64) {
+    let (mut all, mut in_seeds) = (0, 0);
+    for seed in first..first + 12 {
+        let mut sim = Sim::new(seed, 16);
+        for at in 0..nodes {
+            sim.add();
+            sim.start(at, &[0]);
+            sim.run(Duration::from_millis(10));
+        }
+        met(&mut sim, 120 * SECOND);
+        let faults = sim.parts_come_and_go(24);
+        println!("seed {seed}: {} times, first (us, at, whom) {:?}", faults.len(), faults.first());
+        all += faults.len();
+        in_seeds += u32::from(!faults.is_empty());
+    }
+    figure(
+        "joined for 30 s and listed as dead",
+        all as f64,
+        &format!("entries of all looks, in {in_seeds} of 12 seeds"),
+    );
+}
+
 fn main() {
     // `cargo test --all-targets` runs this program, too, and says nothing to it.
     if !std::env::args().any(|argument| argument == "--bench") {
@@ -117,6 +140,9 @@ fn main() {
     let mut sim = Sim::new(seed, 256);
     println!("{nodes} nodes, seed {seed}, loss 1 %, delay 0.2 to 5.2 ms");
     let part = |name: &str| std::env::args().any(|argument| argument == name);
+    if part("parts") {
+        return parts(nodes, seed);
+    }
     if part("storm") {
         return storm(&mut sim, nodes);
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use super::card::{Entry, MAX_ROLL, Roll};
 use super::cell::{CellId, mix, weight};
 use super::report::Report;
+use super::steady::{Steady, max_gap};
 use super::wire::Known;
+use crate::member::MemberState;
 
 /// Members of a cell that report on it.
 pub(crate) const DELEGATES: usize = 3;
@@ -46,6 +48,9 @@ pub(crate) struct Kept {
     /// When it came, and with which beat.
     pub(crate) first: (Duration, u32),
     pub(crate) moved: Duration,
+    /// When this node heard of it last.
+    pub(crate) arrived: Duration,
+    pub(crate) steady: Steady,
     /// When this node had stood still and gave it its time anew; others are told when it moved.
     pub(crate) excused: Duration,
     /// It has gone on once since the cell was found silent.
@@ -57,17 +62,15 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// Whether nothing of it came for too long, for a delegate. Others hear from delegates of gaps.
+    pub(crate) fn had_gap(&self, now: Duration, round: Duration) -> bool {
+        now.saturating_sub(self.arrived) > max_gap(Role::Delegate, round)
+    }
+
     /// Takes in a beat of it that somebody has heard `at` that time. Whether that is a further one, by which its
     /// author lived then. Of a cell that is silent by now it takes two: the last word may come from who heard it
     /// late.
-    pub(crate) fn goes_on_by(
-        &mut self,
-        beat: u32,
-        at: Duration,
-        is_silent: bool,
-        now: Duration,
-        round: Duration,
-    ) -> bool {
+    fn goes_on_by(&mut self, beat: u32, at: Duration, is_silent: bool, now: Duration, round: Duration) -> bool {
         let rounds = now.saturating_sub(self.first.0).as_millis() / round.as_millis().max(1);
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_BEATS);
         let most = (self.first.1 + 2 * rounds + BEATS_AHEAD).min(2 * MAX_BEATS);
@@ -79,6 +82,7 @@ impl Kept {
             return false;
         }
         self.goes_on = is_silent;
+        self.arrived = now;
         self.moved = self.moved.max(at);
         true
     }
@@ -107,48 +111,90 @@ pub(crate) struct Cell {
     pub(crate) since: Duration,
     pub(crate) heard: Duration,
     pub(crate) silent: bool,
+    /// Since when it is silent.
+    pub(crate) silent_since: Duration,
+    /// Its authors are heard anew, and its members were not counted since.
+    pub(crate) is_shaken: bool,
     /// Silent for half of the time for which it is listed: nobody is told of it any more, or two
     /// nodes could remind each other of it for ever.
     pub(crate) old: bool,
-    /// Its members by the reports that count, and whether each lives.
-    pub(crate) state: Vec<(Arc<Entry>, bool)>,
+    /// Its members by the reports that count, as if it were not silent.
+    pub(crate) state: Vec<(Arc<Entry>, MemberState)>,
     pub(crate) counted: Option<Arc<Report>>,
     /// Its jobs with their hosts, and how many jobs more it runs.
     pub(crate) jobs: Jobs,
     pub(crate) more_jobs: u32,
 }
 
-/// Who is in a cell by these rolls, of each name the newest card, and whether the reports that have
-/// this card say that it lives. As many for as against: it lives, since who is asked in vain is
-/// named as missing, and who is not asked is not.
-pub(crate) fn count_votes(ballots: &[(&Roll, &Report)]) -> Vec<(Arc<Entry>, bool)> {
-    let mut all: Vec<(&Arc<Entry>, u32, u32)> = Vec::new();
+/// A report that counts, and the roll it speaks of.
+pub(crate) struct Ballot<'c> {
+    pub(crate) roll: &'c Roll,
+    pub(crate) report: &'c Report,
+    /// Its author is heard for long enough to have heard all whom this node reaches.
+    pub(crate) steady: bool,
+}
+
+/// What reports say of a member.
+#[derive(Default, Clone, Copy)]
+struct Votes {
+    cast: u32,
+    live: u32,
+    /// Dead, say so many steady ones.
+    dead: u32,
+}
+
+impl Votes {
+    fn of<'b>(ballots: impl Iterator<Item = &'b Ballot<'b>>, at: usize) -> Self {
+        ballots.fold(Self::default(), |votes, ballot| {
+            let lives = ballot.report.living.has(at);
+            votes.and(Self { cast: 1, live: lives.into(), dead: (!lives && ballot.steady).into() })
+        })
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { cast: self.cast + other.cast, live: self.live + other.live, dead: self.dead + other.dead }
+    }
+
+    /// As many for as against: it lives, since who is asked in vain is named as missing, and who is
+    /// not asked is not. For the same reason it takes steady authors to call it dead.
+    fn state(self) -> MemberState {
+        match self {
+            _ if self.live > 0 && 2 * self.live >= self.cast => MemberState::Live,
+            _ if 2 * self.dead > self.cast => MemberState::Dead,
+            _ => MemberState::Unconfirmed,
+        }
+    }
+}
+
+/// Who is in a cell by these rolls, of each name the newest card, and its state by the reports that
+/// have this card.
+pub(crate) fn count_votes(ballots: &[Ballot<'_>]) -> Vec<(Arc<Entry>, MemberState)> {
+    let mut all: Vec<(&Arc<Entry>, Votes)> = Vec::new();
     match ballots {
         [] => {}
         // Mostly all speak of the same roll.
-        [(roll, _), ..] if ballots.iter().all(|(other, _)| other.id == roll.id) => {
-            let votes = |at| ballots.iter().filter(|(_, report)| report.living.has(at)).count() as u32;
-            all.extend(roll.entries.iter().enumerate().map(|(at, entry)| (entry, ballots.len() as u32, votes(at))));
+        [first, ..] if ballots.iter().all(|other| other.roll.id == first.roll.id) => {
+            let entries = first.roll.entries.iter().enumerate();
+            all.extend(entries.map(|(at, entry)| (entry, Votes::of(ballots.iter(), at))));
         }
         _ => {
-            for (roll, report) in ballots {
-                let votes = roll.entries.iter().enumerate();
-                all.extend(votes.map(|(at, entry)| (entry, 1, u32::from(report.living.has(at)))));
+            for ballot in ballots {
+                let entries = ballot.roll.entries.iter().enumerate();
+                all.extend(entries.map(|(at, entry)| (entry, Votes::of(std::iter::once(ballot), at))));
             }
-            all.sort_by(|(a, ..), (b, ..)| {
+            all.sort_by(|(a, _), (b, _)| {
                 (a.card.name.as_str(), b.card.age()).cmp(&(b.card.name.as_str(), a.card.age()))
             });
-            all.dedup_by(|(entry, cast, live), (newest, all_cast, all_live)| {
+            all.dedup_by(|(entry, votes), (newest, all_votes)| {
                 let same_name = entry.card.name == newest.card.name;
                 if same_name && entry.id == newest.id {
-                    *all_cast += *cast;
-                    *all_live += *live;
+                    *all_votes = all_votes.and(*votes);
                 }
                 same_name
             });
         }
     }
-    all.into_iter().map(|(entry, cast, live)| (Arc::clone(entry), live > 0 && 2 * live >= cast)).collect()
+    all.into_iter().map(|(entry, votes)| (Arc::clone(entry), votes.state())).collect()
 }
 
 /// Jobs, sorted, each with its hosts.
@@ -156,9 +202,9 @@ pub(crate) type Jobs = Vec<(String, Vec<Arc<Entry>>)>;
 
 /// Which hosts run which jobs, as far as at least half of these reports say so, and how many jobs more
 /// there are, as the middle one says: one that lies changes nothing.
-pub(crate) fn count_jobs(ballots: &[(&Roll, &Report)]) -> (Jobs, u32) {
+pub(crate) fn count_jobs(ballots: &[Ballot<'_>]) -> (Jobs, u32) {
     let mut named: BTreeMap<&str, BTreeMap<&str, (&Arc<Entry>, usize)>> = BTreeMap::new();
-    for (roll, report) in ballots {
+    for Ballot { roll, report, .. } in ballots {
         for (job, hosts) in &report.jobs {
             let of_job = named.entry(job).or_default();
             for entry in hosts.iter().filter_map(|at| roll.entries.get(at)) {
@@ -172,12 +218,61 @@ pub(crate) fn count_jobs(ballots: &[(&Roll, &Report)]) -> (Jobs, u32) {
         (!hosts.is_empty()).then(|| (job.to_owned(), hosts))
     };
     let jobs = named.into_iter().filter_map(of_job).collect();
-    let mut more: Vec<u32> = ballots.iter().map(|(_, report)| report.more_jobs).collect();
+    let mut more: Vec<u32> = ballots.iter().map(|ballot| ballot.report.more_jobs).collect();
     more.sort_unstable();
     (jobs, more.get(more.len() / 2).copied().unwrap_or(0))
 }
 
 impl Cell {
+    /// Takes in a beat of its report `which` that somebody has heard `at` that time; whether it counts.
+    pub(crate) fn goes_on(
+        &mut self,
+        which: usize,
+        beat: u32,
+        at: Duration,
+        now: Duration,
+        role: Role,
+        round: Duration,
+    ) -> bool {
+        let kept = &mut self.reports[which];
+        let had_gap = role == Role::Delegate && kept.had_gap(now, round);
+        let goes_on = kept.goes_on_by(beat, at, self.silent, now, round);
+        if goes_on && had_gap {
+            kept.steady = Steady::since(now);
+            self.is_shaken = true;
+        }
+        if goes_on {
+            self.hear(at, role, round);
+        }
+        goes_on
+    }
+
+    /// It was heard `at` that time. After a gap each of its authors is heard anew.
+    pub(crate) fn hear(&mut self, at: Duration, role: Role, round: Duration) {
+        if at.saturating_sub(self.heard) > max_gap(role, round) {
+            self.shake(at);
+        }
+        self.heard = self.heard.max(at);
+    }
+
+    /// From now on it is silent, or heard; whether that is new. Whose reports are heard again was
+    /// out of reach.
+    pub(crate) fn set_silent(&mut self, silent: bool, now: Duration) -> bool {
+        let is_new = std::mem::replace(&mut self.silent, silent) != silent;
+        if is_new && silent {
+            self.silent_since = now;
+        } else if is_new {
+            self.shake(now);
+        }
+        is_new
+    }
+
+    /// Its authors are heard anew.
+    pub(crate) fn shake(&mut self, at: Duration) {
+        self.reports.iter_mut().for_each(|kept| kept.steady = Steady::since(at));
+        self.is_shaken = true;
+    }
+
     /// Which of the rolls that are lacking is to be asked for. After [`ASKS`] in vain it is that of
     /// another author: one that names what nobody has would keep those of the others back. Rather
     /// that of who is known to be of the cell, and what more of them name.
@@ -221,9 +316,10 @@ impl Cell {
         !self.old && self.reports.iter().any(|kept| self.is_among(which, kept))
     }
 
-    pub(crate) fn known(&self, cell: CellId) -> Known {
+    /// What is known of it in short, by some of its reports.
+    pub(crate) fn known(&self, cell: CellId, which: impl Fn(&Kept) -> bool) -> Known {
         let known = |kept: &Kept| (kept.author, kept.report.generation, kept.report.serial);
-        Known { cell, reports: self.reports.iter().map(known).collect() }
+        Known { cell, reports: self.reports.iter().filter(|kept| which(kept)).map(known).collect() }
     }
 
     /// Whether the report's roll is here and believed, and its author is of it.

@@ -11,6 +11,7 @@
 //!
 //! - `cell`: names of cells, and which one a node belongs to. `card`: what a node says to all.
 //!   `report`: what a delegate says of its cell. `known`, `table`: what is known of one cell, of all.
+//!   `steady`: who is heard without a gap.
 //!   `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all
 //!   that is known. `pool`: for simulations. The driver's side is `part`, one level up.
 
@@ -22,6 +23,7 @@ mod people;
 mod pool;
 mod receive;
 mod report;
+mod steady;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -149,8 +151,9 @@ pub struct Cells {
     report_due: bool,
     report_serial: u64,
     rounds: u64,
-    /// Which of the delegates this member asked last.
+    /// Which of the delegates this member asked last, and whether it is to answer yet.
     looked: usize,
+    unanswered: bool,
     next_round: Duration,
     contacts: Vec<SocketAddr>,
     /// Since when another cell would be right, and which.
@@ -198,6 +201,7 @@ impl Cells {
             report_serial: 0,
             rounds: 0,
             looked: 0,
+            unanswered: false,
             contacts: Vec::new(),
             wanted: None,
             unsettled_until: Duration::ZERO,
@@ -458,7 +462,7 @@ impl Cells {
             self.report(now);
             self.table.beat(now, self.cell(), self.entry.name_hash);
             let beats = Message::Beats(self.table.beats());
-            for to in self.whom() {
+            for to in self.whom(now) {
                 self.send(to, &beats);
             }
             // In the mesh's one cell nobody looks, as long as it is the only one.
@@ -473,7 +477,12 @@ impl Cells {
         } else if self.rounds.is_multiple_of(2) || self.table.doubts() || now < self.unsettled_until {
             self.looked = (self.looked + 1) % self.delegates.len();
             let to = self.delegates[self.looked].1;
+            self.unanswered = true;
             self.look(to);
+        } else if self.unanswered
+            && let Some((_, to)) = self.delegates.get(self.looked)
+        {
+            self.look(*to);
         }
         if self.rounds.is_multiple_of(20) {
             let newest = People::newest(&self.table, &self.people.mates, &self.entry);
@@ -490,7 +499,7 @@ impl Cells {
     }
 
     /// Whom a delegate calls in this round.
-    fn whom(&mut self) -> Vec<SocketAddr> {
+    fn whom(&mut self, now: Duration) -> Vec<SocketAddr> {
         let (fresh, silent) = self.table.delegates(self.cell());
         // Where nobody elsewhere is heard yet, whoever may be there.
         let known: Vec<SocketAddr> = self.cfg.seeds.iter().chain(&self.contacts).copied().collect();
@@ -501,6 +510,10 @@ impl Cells {
         }
         let others: Vec<SocketAddr> =
             self.delegates.iter().map(|(_, address)| *address).filter(|address| *address != self.cfg.address).collect();
+        let leaderless = self.table.leaderless(self.cell(), now);
+        for _ in 0..DOORS.min(leaderless.len()) {
+            whom.extend(leaderless.get(self.draw(leaderless.len())));
+        }
         match self.rounds % 4 {
             0 => whom.extend(silent.get(self.draw(silent.len()))),
             1 => whom.extend(others.get(self.draw(others.len()))),

@@ -25,6 +25,10 @@ impl Cells {
         // Who is no delegate hears of other cells from its own delegates only.
         let voucher = if is_delegate { None } else { delegate };
         let hears = is_delegate || voucher.is_some();
+        if let Some(delegate) = voucher {
+            self.table.hear_delegate(delegate, now);
+            self.unanswered &= self.delegates.get(self.looked).is_none_or(|(asked, _)| *asked != delegate);
+        }
         match message {
             Message::Look { stamp } => {
                 let same = self.table.stamp(Which::Told) == stamp;
@@ -36,6 +40,10 @@ impl Cells {
                 let is_current = self.table.stamp(Which::WithRoll) == stamp;
                 if let Some(delegate) = voucher.filter(|_| is_current) {
                     self.table.same(now, delegate);
+                    let unsure = self.table.unsure(delegate, now);
+                    if !unsure.is_empty() {
+                        self.send(from, &Message::Differ(unsure));
+                    }
                 }
             }
             Message::Beats(beats) if hears => {
@@ -68,7 +76,7 @@ impl Cells {
             }
             Message::Fetch { cell, roll, have } => self.answer_fetch(from, cell, roll, &have),
             Message::Cards { cell, roll, order, cards } if hears => {
-                if self.table.cards(cell, roll, order, cards) {
+                if self.table.cards(now, cell, roll, order, cards) {
                     self.table.ask_again(cell);
                 }
                 self.fetch(now);

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::card::{Entry, MAX_ROLL, Roll, SealedCard};
 use super::cell::{CellId, mix, weight};
-use super::known::{Cell, DELEGATES, Fetch, Jobs, Kept, Role, Which, count_jobs, count_votes};
+use super::known::{Ballot, Cell, DELEGATES, Fetch, Jobs, Kept, Role, Which, count_jobs, count_votes};
 use super::pool::Pool;
 use super::report::Report;
+use super::steady::{Steady, Voices};
 use super::wire::{Beat, FILL_BYTES, Known, News};
 use crate::member::MemberState;
 use crate::seal::Sealing;
@@ -21,7 +22,7 @@ use crate::seal::Sealing;
 mod exchange;
 
 /// Reports of a cell that are kept: those of its delegates, and of who was one or will be.
-const MAX_KEPT: usize = 5;
+const MAX_KEPT: usize = 2 * DELEGATES;
 /// Cells that are known at a time.
 pub const MAX_CELLS: usize = 1_024;
 /// Cells for which one name may report: that in which it is, and those that it was in a moment ago.
@@ -44,6 +45,9 @@ pub(crate) struct Table {
     pool: Arc<Pool>,
     round: Duration,
     silent_after: Duration,
+    voices: Voices,
+    /// When time was passed last.
+    passed: Duration,
     /// The sealer's, when the reports were judged last.
     epoch: u64,
     pub(crate) role: Role,
@@ -66,6 +70,8 @@ impl Table {
             pool,
             round,
             silent_after,
+            voices: Voices::default(),
+            passed: Duration::ZERO,
             role: Role::Delegate,
             mates: (CellId::WHOLE, Vec::new()),
             version: 0,
@@ -89,9 +95,13 @@ impl Table {
                 cell.fetches.clear();
             }
             cell.believed = cell.rolls.iter().map(|roll| roll.id).collect();
-            // Beats are the delegates' alone: what is not silent gets its time anew.
+            // Beats are the delegates' alone: what is not silent gets its time anew, and it is not known
+            // who was heard without a gap.
             for kept in cell.reports.iter_mut().filter(|_| !cell.silent) {
                 kept.moved = now;
+                if role == Role::Delegate {
+                    kept.steady = Steady::since(now);
+                }
             }
         }
         self.role = role;
@@ -112,22 +122,32 @@ impl Table {
 
     /// The cells with their members and whether each lives; of a silent cell nobody does.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (CellId, impl Iterator<Item = (&Arc<Entry>, bool)>)> {
-        self.cells
-            .iter()
-            .map(|(id, cell)| (*id, cell.state.iter().map(|(entry, lives)| (entry, *lives && !cell.silent))))
+        self.cells.iter().map(|(id, cell)| {
+            (*id, cell.state.iter().map(|(entry, state)| (entry, *state == MemberState::Live && !cell.silent)))
+        })
     }
 
-    /// All members, and what is known of each. A cell falls silent, too, where its members go to
-    /// others one by one: for `a_while` they may live there, if such others are heard.
+    /// All members, and what is known of each. A cell that falls silent may have members left that
+    /// have to choose delegates first. Its members may also have gone to others one by one: for
+    /// `a_while` they may live there, if such others are heard.
     pub(crate) fn states(&self, now: Duration, a_while: Duration) -> impl Iterator<Item = (&Arc<Entry>, MemberState)> {
         self.cells.iter().flat_map(move |(id, cell)| {
-            let living = match cell.silent {
-                false => MemberState::Live,
-                true if now.saturating_sub(cell.heard) < a_while && self.has_kin(*id) => MemberState::Unconfirmed,
-                true => MemberState::Dead,
+            let may_live =
+                now < self.doubted_until(cell) || (now.saturating_sub(cell.heard) < a_while && self.has_kin(*id));
+            let state_of = move |state: MemberState| match state {
+                MemberState::Live if cell.silent && may_live => MemberState::Unconfirmed,
+                MemberState::Live | MemberState::Unconfirmed if cell.silent && !may_live => MemberState::Dead,
+                state => state,
             };
-            cell.state.iter().map(move |(entry, lives)| (entry, if *lives { living } else { MemberState::Dead }))
+            cell.state.iter().map(move |(entry, state)| (entry, state_of(*state)))
         })
+    }
+
+    /// Until when members of a silent cell may live: they have to find their delegates dead, and to be
+    /// found then by others that have just come to be delegates.
+    fn doubted_until(&self, cell: &Cell) -> Duration {
+        let (dead_after, found_after) = (self.silent_after, self.silent_after * 3 / 2);
+        (cell.silent_since + found_after).min(cell.heard + dead_after + found_after)
     }
 
     /// Whether a part of the cell is heard, or one that it is a part of: members go from one to the
@@ -171,6 +191,15 @@ impl Table {
         (of(false), of(true))
     }
 
+    /// Members of cells that fell silent a moment ago: the rest of one may have chosen delegates that
+    /// nobody here knows.
+    pub(crate) fn leaderless(&self, own: CellId, now: Duration) -> Vec<SocketAddr> {
+        let doubtful =
+            self.cells.iter().filter(|(id, cell)| **id != own && cell.silent && now < self.doubted_until(cell));
+        let members = doubtful.flat_map(|(_, cell)| &cell.state).filter(|(_, state)| *state != MemberState::Dead);
+        members.map(|(entry, _)| entry.card.address).collect()
+    }
+
     /// Who speaks for the cells that are heard.
     pub(crate) fn authors(&self) -> impl Iterator<Item = u64> {
         let heard = self.cells.values().filter(|cell| !cell.silent);
@@ -191,26 +220,30 @@ impl Table {
     }
 
     /// Makes the members of a cell anew from the reports that count.
-    fn judge(&mut self, id: CellId) {
+    fn judge(&mut self, id: CellId, now: Duration) {
+        let steady_after = self.steady_after();
         let Some(cell) = self.cells.get_mut(&id) else { return };
         // Nobody speaks for it any more: who was in it stays listed, but not as living.
-        if cell.reports.is_empty() && !std::mem::replace(&mut cell.silent, true) {
+        if cell.reports.is_empty() && cell.set_silent(true, now) {
             self.version += 1;
         }
+        cell.is_shaken = false;
         cell.rolls.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == roll.id));
         cell.believed.retain(|roll| cell.reports.iter().any(|kept| kept.report.roll == *roll));
         let mut counting: Vec<&Kept> = cell.reports.iter().filter(|kept| cell.counts(kept, self.role)).collect();
         counting.sort_by_key(|kept| std::cmp::Reverse(weight(id, kept.author)));
         counting.truncate(DELEGATES);
         let Some(first) = counting.first() else { return };
-        let ballots: Vec<(&Roll, &Report)> = counting
-            .iter()
-            .filter_map(|kept| Some((&**cell.rolls.iter().find(|roll| roll.id == kept.report.roll)?, &*kept.report)))
-            .collect();
+        let ballot = |kept| {
+            let kept: &Kept = kept;
+            let roll = cell.rolls.iter().find(|roll| roll.id == kept.report.roll)?;
+            Some(Ballot { roll, report: &kept.report, steady: now >= kept.steady.began() + steady_after })
+        };
+        let ballots: Vec<Ballot<'_>> = counting.iter().copied().filter_map(ballot).collect();
         let state = count_votes(&ballots);
         let counted = Some(Arc::clone(&first.report));
-        let ids = |state: &[(Arc<Entry>, bool)]| -> Vec<(u128, bool)> {
-            state.iter().map(|(entry, lives)| (entry.id, *lives)).collect()
+        let ids = |state: &[(Arc<Entry>, MemberState)]| -> Vec<(u128, MemberState)> {
+            state.iter().map(|(entry, state)| (entry.id, *state)).collect()
         };
         let (jobs, more_jobs) = count_jobs(&ballots);
         let names = |jobs: &Jobs| -> Vec<(String, Vec<u128>)> {
@@ -228,7 +261,7 @@ impl Table {
     }
 
     /// Where seals may be judged otherwise than before, who is believed no more speaks for no cell.
-    fn judge_seals(&mut self) {
+    fn judge_seals(&mut self, now: Duration) {
         let epoch = self.sealing.epoch();
         if std::mem::replace(&mut self.epoch, epoch) == epoch {
             return;
@@ -240,7 +273,34 @@ impl Table {
             cell.reports.retain(|kept| kept.report.is_good(&self.sealing));
             if cell.reports.len() != before {
                 self.version += 1;
-                self.judge(id);
+                self.judge(id, now);
+            }
+        }
+    }
+
+    /// How long an author has to be heard without a gap to call others dead: as long as a new delegate
+    /// may take to be one, and then to find that the author is silent.
+    fn steady_after(&self) -> Duration {
+        2 * self.silent_after
+    }
+
+    /// Counts anew where authors are steady no more.
+    fn judge_shaken(&mut self, now: Duration) {
+        let shaken: Vec<CellId> = self.cells.iter().filter(|(_, cell)| cell.is_shaken).map(|(id, _)| *id).collect();
+        shaken.into_iter().for_each(|id| self.judge(id, now));
+    }
+
+    /// Counts anew where an author has become steady, or a silent cell's members can live no more.
+    fn judge_steady(&mut self, now: Duration) {
+        let (before, steady_after) = (self.passed, self.steady_after());
+        self.passed = now;
+        let is_reached = |time: Duration| before < time && time <= now;
+        let ids: Vec<CellId> = self.cells.keys().copied().collect();
+        for id in ids {
+            let Some(cell) = self.cells.get(&id) else { continue };
+            self.version += u64::from(cell.silent && is_reached(self.doubted_until(cell)));
+            if cell.reports.iter().any(|kept| is_reached(kept.steady.began() + steady_after)) {
+                self.judge(id, now);
             }
         }
     }
@@ -248,7 +308,8 @@ impl Table {
     /// Passes time: a delegate finds who is not heard any more. Returns addresses of cells that are
     /// forgotten.
     pub(crate) fn pass(&mut self, now: Duration, forget_after: Duration) -> Vec<SocketAddr> {
-        self.judge_seals();
+        self.judge_seals(now);
+        self.judge_steady(now);
         let silent_after = self.silent_after;
         if self.role == Role::Delegate {
             let ids: Vec<CellId> = self.cells.keys().copied().collect();
@@ -267,11 +328,9 @@ impl Table {
                 // Of a silent cell those stay that say who was in it.
                 let stays = |kept: &Kept| is_fresh(kept) || (!counts && cell.counts(kept, Role::Delegate));
                 cell.reports = reports.into_iter().filter(stays).collect();
-                let changed = cell.silent != silent || before != cell.reports.len();
-                cell.silent = silent;
-                if changed {
+                if cell.set_silent(silent, now) || before != cell.reports.len() {
                     self.version += 1;
-                    self.judge(id);
+                    self.judge(id, now);
                 }
             }
         }
@@ -279,8 +338,7 @@ impl Table {
             // None of its delegates has said for long that the cell is heard.
             for cell in self.cells.values_mut() {
                 let silent = cell.silent || now.saturating_sub(cell.heard) >= 2 * silent_after;
-                self.version += u64::from(silent != cell.silent);
-                cell.silent = silent;
+                self.version += u64::from(cell.set_silent(silent, now));
             }
         }
         let mut doors = Vec::new();
@@ -355,7 +413,14 @@ impl Table {
     }
 
     /// Takes in cards of a roll that was asked for. Whether it has to be asked again at once.
-    pub(crate) fn cards(&mut self, id: CellId, roll: u128, order: Vec<u128>, cards: Vec<SealedCard>) -> bool {
+    pub(crate) fn cards(
+        &mut self,
+        now: Duration,
+        id: CellId,
+        roll: u128,
+        order: Vec<u128>,
+        cards: Vec<SealedCard>,
+    ) -> bool {
         let judges = self.role == Role::Delegate;
         let Some(cell) = self.cells.get_mut(&id) else { return false };
         let mates = if id == self.mates.0 { &self.mates.1[..] } else { &[] };
@@ -400,7 +465,7 @@ impl Table {
         cell.fetches.remove(at);
         cell.reports.iter_mut().filter(|kept| kept.report.roll == roll.id).for_each(|kept| kept.asks = 0);
         cell.rolls.push(self.pool.roll(roll));
-        self.judge(id);
+        self.judge(id, now);
         false
     }
 }

@@ -138,9 +138,9 @@ fn report_of(author: u16, serial: u64, roll: &Roll, living: impl Iterator<Item =
     .sealed(&of.sealing)
 }
 
-/// As its author has just made it.
+/// As its author has just made it, who is heard for long.
 fn heard(report: &Report) -> wire::Heard {
-    wire::Heard { author: report.author_hash(), age: report.age(), beat: 0, idle_ms: 0 }
+    wire::Heard { author: report.author_hash(), age: report.age(), beat: 0, idle_ms: 0, steady_ms: 60_000 }
 }
 
 fn news(report: Report) -> Message {
@@ -179,7 +179,7 @@ fn two_cells_come_to_know_each_other_from_one_address() {
     }
     // What a whole cell's silence means, and that the other cell is not concerned.
     high.iter().for_each(|n| drop(net.0.remove(&address(*n))));
-    net.run(12 * SECOND);
+    net.run(20 * SECOND);
     let now = net.1;
     for n in &low {
         let people = net.node(*n).people(now);

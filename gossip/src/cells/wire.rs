@@ -44,6 +44,8 @@ pub(crate) struct Heard {
     pub(crate) beat: u32,
     /// For so many milliseconds no further beat has come.
     pub(crate) idle_ms: u32,
+    /// For so many milliseconds its author is heard without a gap.
+    pub(crate) steady_ms: u32,
 }
 
 /// The reports of a cell that the receiver lacks, and how all that are known were heard.

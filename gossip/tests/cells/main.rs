@@ -195,3 +195,13 @@ fn a_delegate_that_stood_still_calls_nobody_dead() {
         assert_eq!(dead, 0, "at {} us {held} calls living ones dead", sim.now);
     }
 }
+
+#[test]
+fn who_stays_joined_is_not_called_dead_while_parts_come_and_go() {
+    for seed in 1..=2 {
+        let mut sim = grown(seed, 64, 16);
+        let faults = sim.parts_come_and_go(24);
+        let first: Vec<_> = faults.iter().take(8).collect();
+        assert!(faults.is_empty(), "seed {seed}: {} times, first (us, at, whom): {first:?}", faults.len());
+    }
+}

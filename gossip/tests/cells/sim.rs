@@ -378,7 +378,7 @@ impl Sim {
                     continue;
                 }
                 until = Some(until.map_or(self.cut_at, |until| until.min(self.cut_at)));
-            } else if apart {
+            } else if apart && self.healed_at >= self.cut_at + time(at, stay.node, DEATH_US) {
                 from = from.max(self.healed_at);
                 if stay.until.is_none() && self.now < from + time(at, stay.node, SPREAD_US) && stay.from < self.cut_at {
                     mates.push(stay.mate.in_state(MemberState::Dead));
@@ -554,6 +554,50 @@ impl Sim {
         let node = &self.nodes[at];
         let people = node.cells.as_ref()?.people(Duration::from_micros(self.now + node.ahead));
         people.iter().find(|person| person.card().name == self.nodes[other].name).map(|person| person.state)
+    }
+
+    /// Which nodes it lists in this state.
+    pub(crate) fn listed_as(&self, at: usize, state: MemberState) -> Vec<bool> {
+        let node = &self.nodes[at];
+        let people = node.cells.as_ref().map(|cells| cells.people(Duration::from_micros(self.now + node.ahead)));
+        let mut listed = vec![false; self.nodes.len()];
+        for person in people.into_iter().flatten().filter(|person| person.state == state) {
+            listed[index(person.card().address)] = true;
+        }
+        listed
+    }
+
+    /// Parts of the mesh come off and back, in so many turns. Whoever two nodes have been joined to for
+    /// half a minute is never to be dead in the other's list: when that was nevertheless, of all looks
+    /// (four a second, at all lists), in whose list, and who.
+    pub(crate) fn parts_come_and_go(&mut self, turns: usize) -> Vec<(u64, usize, usize)> {
+        let nodes = self.nodes.len();
+        let mut joined = vec![vec![0_u64; nodes]; nodes];
+        let mut faults = Vec::new();
+        for turn in 0..turns {
+            let is_cut = turn % 2 == 0;
+            if is_cut {
+                let share = 0.1 + 0.4 * self.random.below(100) as f64 / 100.0;
+                let sides: Vec<u8> = (0..nodes).map(|_| u8::from(self.random.chance(share))).collect();
+                self.cut(|at| sides[at]);
+            } else {
+                self.heal();
+            }
+            for _ in 0..12 + self.random.below(60) {
+                self.run(Duration::from_millis(250));
+                for (at, joined) in joined.iter_mut().enumerate() {
+                    let dead = self.listed_as(at, MemberState::Dead);
+                    for (other, (joined, dead)) in joined.iter_mut().zip(dead).enumerate() {
+                        if is_cut && self.nodes[at].side != self.nodes[other].side {
+                            *joined = self.now;
+                        } else if dead && self.now >= *joined + 30_000_000 {
+                            faults.push((self.now, at, other));
+                        }
+                    }
+                }
+            }
+        }
+        faults
     }
 
     /// Some that run, at random.

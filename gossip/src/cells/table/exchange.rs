@@ -8,6 +8,11 @@ use super::super::known::MAX_BEATS;
 use super::super::wire::Heard;
 use super::*;
 
+/// A time as messages say it.
+fn ms(time: u32) -> Duration {
+    Duration::from_millis(time.into())
+}
+
 impl Table {
     /// This node's own report, with the roll it speaks of.
     pub(crate) fn say(&mut self, now: Duration, report: Report, roll: Arc<Roll>) {
@@ -16,7 +21,7 @@ impl Table {
             cell.believed.push(roll.id);
             cell.rolls.push(roll);
         }
-        self.keep(now, report, (0, Duration::ZERO), None);
+        self.keep(now, report, None, None);
     }
 
     /// What this node said last of its cell.
@@ -38,7 +43,7 @@ impl Table {
             self.cells.get_mut(&cell).and_then(|cell| cell.reports.iter_mut().find(|kept| kept.author == author));
         if let Some(kept) = kept {
             kept.beat = kept.beat.saturating_add(1);
-            kept.moved = now;
+            (kept.moved, kept.arrived) = (now, now);
         }
     }
 
@@ -71,6 +76,7 @@ impl Table {
         for id in cells {
             self.vouch(now, id, delegate, |cell, kept| cell.is_among(Which::WithRoll, kept));
         }
+        self.judge_shaken(now);
     }
 
     /// A delegate has these reports of a cell, and their rolls: it hears the cell where it has any.
@@ -79,7 +85,7 @@ impl Table {
         let mut news = false;
         let has: Vec<bool> = cell.reports.iter().map(|kept| has(cell, kept)).collect();
         if !cell.silent && has.contains(&true) {
-            cell.heard = now;
+            cell.hear(now, self.role, self.round);
         }
         for (kept, _) in cell.reports.iter_mut().zip(has).filter(|(_, has)| *has) {
             if kept.vouchers.len() < VOUCHERS && !kept.vouchers.contains(&delegate) {
@@ -91,7 +97,7 @@ impl Table {
             }
         }
         if news {
-            self.judge(id);
+            self.judge(id, now);
         }
     }
 
@@ -110,36 +116,33 @@ impl Table {
                 continue;
             };
             if delegate.is_some() && beat.silent {
-                self.version += u64::from(!cell.silent);
-                cell.silent = true;
+                self.version += u64::from(cell.set_silent(true, now));
                 continue;
             }
             if cell.stamp(Which::WithRoll) != beat.stamp {
-                differ.push(cell.known(beat.cell));
+                differ.push(cell.known(beat.cell, |_| true));
                 continue;
             }
+            let among: Vec<usize> =
+                (0..cell.reports.len()).filter(|at| cell.is_among(Which::WithRoll, &cell.reports[*at])).collect();
             let mut goes_on = false;
-            let here: Vec<u128> = cell.rolls.iter().map(|roll| roll.id).collect();
-            let theirs = cell.reports.iter_mut().filter(|kept| here.contains(&kept.report.roll));
-            for (kept, beat) in theirs.zip(&beat.beats) {
-                if kept.goes_on_by(*beat, now, cell.silent, now, self.round) {
-                    cell.heard = now;
-                    goes_on = true;
-                }
+            for (which, beat) in among.into_iter().zip(&beat.beats) {
+                goes_on |= cell.goes_on(which, *beat, now, now, self.role, self.round);
             }
             if let Some(delegate) = delegate {
                 // One delegate may find out before the other: what that one has is as old.
                 if cell.silent && goes_on {
-                    cell.silent = false;
+                    cell.set_silent(false, now);
                     self.version += 1;
                 }
                 self.vouch(now, beat.cell, delegate, |cell, kept| cell.is_among(Which::WithRoll, kept));
             }
         }
+        self.judge_shaken(now);
         let is_unheard =
             |(id, cell): &(&CellId, &Cell)| !theirs.contains_key(id) && cell.is_told(Which::All) && !cell.silent;
         let unheard = self.cells.iter().filter(is_unheard);
-        differ.extend(unheard.map(|(id, cell)| cell.known(*id)));
+        differ.extend(unheard.map(|(id, cell)| cell.known(*id, |_| true)));
         differ.truncate(MAX_CELLS);
         differ
     }
@@ -150,7 +153,11 @@ impl Table {
         for known in theirs.iter().take(MAX_CELLS) {
             let here = self.cells.get(&known.cell).filter(|cell| !cell.old);
             let Some(cell) = here.filter(|cell| cell.is_told(Which::Told)) else {
-                ask.push(here.map_or(Known { cell: known.cell, reports: Vec::new() }, |cell| cell.known(known.cell)));
+                ask.push(
+                    here.map_or(Known { cell: known.cell, reports: Vec::new() }, |cell| {
+                        cell.known(known.cell, |_| true)
+                    }),
+                );
                 continue;
             };
             let is_older = |kept: &&Kept| {
@@ -178,14 +185,15 @@ impl Table {
                 !cell.reports.iter().any(|kept| kept.author == *author && kept.report.age() >= (*generation, *serial))
             });
             if lacks {
-                ask.push(cell.known(known.cell));
+                ask.push(cell.known(known.cell, |_| true));
             }
-            let idle_ms = |kept: &Kept| u32::try_from(now.saturating_sub(kept.moved).as_millis()).unwrap_or(u32::MAX);
+            let ms = |since: Duration| u32::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u32::MAX);
             let heard = |kept: &Kept| Heard {
                 author: kept.author,
                 age: kept.report.age(),
                 beat: kept.beat,
-                idle_ms: idle_ms(kept),
+                idle_ms: ms(kept.moved),
+                steady_ms: ms(kept.steady.began()),
             };
             let heard = told().map(heard).collect();
             news.push(News { cell: known.cell, silent: cell.silent, heard, reports });
@@ -193,15 +201,31 @@ impl Table {
         (news, ask)
     }
 
+    /// A delegate of this member's says something.
+    pub(crate) fn hear_delegate(&mut self, delegate: u64, now: Duration) {
+        self.voices.hear(delegate, now, self.round);
+    }
+
+    /// What this member is to ask a delegate that it has heard for long, and that has all it knows: how
+    /// it hears authors that others say had a gap. As if their reports were lacking.
+    pub(crate) fn unsure(&self, delegate: u64, now: Duration) -> Vec<Known> {
+        let is_steady = |since: Duration| now >= since + self.steady_after();
+        if !self.voices.since(delegate).is_some_and(is_steady) {
+            return Vec::new();
+        }
+        let is_sure = |kept: &Kept| is_steady(kept.steady.began()) || kept.steady.is_claimed_by(delegate);
+        let unsure = self.cells.iter().filter(|(_, cell)| !cell.silent && !cell.reports.iter().all(is_sure));
+        unsure.map(|(id, cell)| cell.known(*id, is_sure)).collect()
+    }
+
     /// Takes in reports. Of a delegate of this member's: it then keeps those that the delegate has.
     pub(crate) fn take(&mut self, now: Duration, news: Vec<News>, delegate: Option<u64>) {
         for news in news.into_iter().take(MAX_CELLS) {
+            let is_new = !self.cells.contains_key(&news.cell);
             let mut sent = Vec::new();
             for report in news.reports.into_iter().take(MAX_KEPT).filter(|report| report.cell == news.cell) {
                 sent.push((report.author_hash(), report.age()));
                 let heard = news.heard.iter().find(|heard| heard.author == report.author_hash());
-                let (beat, idle_ms) = heard.map_or((0, 0), |heard| (heard.beat, heard.idle_ms));
-                let heard = (beat.min(MAX_BEATS), Duration::from_millis(idle_ms.into()));
                 self.keep(now, report, heard, delegate);
             }
             let (round, silent_after) = (self.round, self.silent_after);
@@ -210,33 +234,43 @@ impl Table {
                 // Beats by themselves are compared where both know the same reports: one report more would keep all
                 // others from being heard. What is said of a cell that is silent there says nothing new.
                 for heard in news.heard.iter().take(MAX_KEPT).filter(|_| !news.silent) {
-                    let at = now.saturating_sub(Duration::from_millis(heard.idle_ms.into()));
+                    let at = now.saturating_sub(ms(heard.idle_ms));
                     let here = cell.reports.iter().position(|kept| {
                         (kept.author, kept.report.age()) == (heard.author, heard.age)
                             && cell.is_among(Which::WithRoll, kept)
                     });
                     if let Some(here) = here.filter(|_| now.saturating_sub(at) < silent_after)
                         && !sent.contains(&(heard.author, heard.age))
-                        && cell.reports[here].goes_on_by(heard.beat, at, cell.silent, now, round)
                     {
-                        cell.heard = cell.heard.max(at);
+                        cell.goes_on(here, heard.beat, at, now, self.role, round);
                     }
                 }
                 continue;
             };
-            let before = (cell.silent, cell.reports.len());
-            cell.silent = news.silent;
+            let before = cell.reports.len();
+            let changed = cell.set_silent(news.silent, now);
             cell.reports.retain(|kept| news.heard.iter().any(|heard| heard.author == kept.author));
-            if before != (cell.silent, cell.reports.len()) {
+            if changed || before != cell.reports.len() {
                 self.version += 1;
+            }
+            // A delegate that was out of reach itself has heard others than this node; but of a cell that is
+            // new here this node has heard nobody.
+            let voice = self.voices.since(delegate).filter(|_| !is_new).unwrap_or_default();
+            for heard in &news.heard {
+                let since = now.saturating_sub(ms(heard.steady_ms)).max(voice);
+                let its = cell.reports.iter_mut().find(|kept| kept.author == heard.author);
+                if let Some(kept) = its {
+                    kept.steady.claim(delegate, since, &self.voices);
+                }
             }
             // The delegate hears who made these, be it that it has no news of them.
             if !cell.silent && !cell.reports.is_empty() {
-                cell.heard = now;
+                cell.hear(now, Role::Member, round);
             }
             self.vouch(now, news.cell, delegate, |_, kept| sent.contains(&(kept.author, kept.report.age())));
-            self.judge(news.cell);
+            self.judge(news.cell, now);
         }
+        self.judge_shaken(now);
     }
 
     /// In which lives a name reports, each for which cell.
@@ -247,13 +281,24 @@ impl Table {
         })
     }
 
-    pub(super) fn keep(&mut self, now: Duration, report: Report, (beat, idle): (u32, Duration), delegate: Option<u64>) {
+    /// Keeps a report, unless there is a newer one of its author; with what its sender has heard of it.
+    pub(super) fn keep(&mut self, now: Duration, report: Report, heard: Option<&Heard>, delegate: Option<u64>) {
+        let (beat, idle) = heard.map_or((0, Duration::ZERO), |heard| (heard.beat.min(MAX_BEATS), ms(heard.idle_ms)));
         let (id, author) = (report.cell, report.author_hash());
         let known = self.cells.get(&id).and_then(|cell| cell.reports.iter().find(|kept| kept.author == author));
         if known.is_some_and(|kept| kept.report.age() >= report.age()) {
             return;
         }
         let asks = known.map_or(0, |kept| kept.asks);
+        let moved = now.saturating_sub(idle);
+        let had_gap = |kept: &Kept| delegate.is_none() && kept.had_gap(now, self.round);
+        let steady = match known {
+            Some(kept) if !had_gap(kept) => Steady::since(kept.steady.began()),
+            None if !self.cells.contains_key(&id) => {
+                Steady::since(now.saturating_sub(heard.map_or(Duration::ZERO, |heard| ms(heard.steady_ms))))
+            }
+            _ => Steady::since(now),
+        };
         if !self.cells.contains_key(&id) && self.cells.len() >= MAX_CELLS {
             self.refused += 1;
             return;
@@ -279,7 +324,7 @@ impl Table {
             if let Some(cell) = self.cells.get_mut(&left) {
                 cell.reports.retain(|kept| kept.author != author);
             }
-            self.judge(left);
+            self.judge(left, now);
         }
         let report = self.pool.report(report.id(), report);
         let is_new = self.cells.get(&id).is_none_or(|cell| cell.old);
@@ -294,13 +339,15 @@ impl Table {
             author,
             beat,
             first: (now, beat),
-            moved: now.saturating_sub(idle),
+            moved,
+            arrived: now,
+            steady,
             excused: Duration::ZERO,
             goes_on: false,
             vouchers,
             asks,
         });
-        cell.heard = cell.heard.max(now.saturating_sub(idle));
+        cell.hear(moved, self.role, self.round);
         if cell.reports.len() > MAX_KEPT {
             // Those that do not count go first, then who is least to be a delegate.
             let rank = |kept: &Kept| (cell.counts(kept, self.role), weight(id, kept.author));
@@ -309,6 +356,6 @@ impl Table {
             }
         }
         cell.reports.sort_by_key(|kept| kept.author);
-        self.judge(id);
+        self.judge(id, now);
     }
 }

@@ -1,7 +1,7 @@
 //! Who runs which job, as far as other cells are told.
 
 use super::*;
-use crate::cells::known::count_jobs;
+use crate::cells::known::{Ballot, count_jobs};
 use crate::cells::people::sum_up;
 
 fn of_jobs(jobs: impl IntoIterator<Item = String>) -> Tells {
@@ -66,7 +66,7 @@ fn one_delegate_that_lies_about_jobs_changes_nothing() {
         Report { jobs, more_jobs, ..report_of(author, 1, &roll, [true; 3].into_iter()) }
     };
     let reports = [report(high[0], &["false"], 0), report(high[1], &["7"], 2), report(high[2], &["7"], 3)];
-    let ballots: Vec<(&Roll, &Report)> = reports.iter().map(|report| (&roll, report)).collect();
+    let ballots: Vec<Ballot<'_>> = reports.iter().map(|report| Ballot { roll: &roll, report, steady: true }).collect();
     let (jobs, more) = count_jobs(&ballots);
     let jobs: Vec<(&str, usize)> = jobs.iter().map(|(job, hosts)| (job.as_str(), hosts.len())).collect();
     assert_eq!((jobs, more), (vec![("7", 1)], 2));

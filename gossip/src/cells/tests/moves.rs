@@ -54,7 +54,8 @@ fn members_of_a_cell_that_falls_apart_are_not_dead_for_others() {
     let mut reader = reader_of_silent(1, &high);
     assert_eq!(states(&reader, SECOND), [MemberState::Live; 3]);
     reader.table.pass(8 * SECOND, 3_600 * SECOND);
-    assert_eq!(states(&reader, 8 * SECOND), [MemberState::Dead; 3], "the whole cell is silent");
+    assert_eq!(states(&reader, 8 * SECOND), [MemberState::Unconfirmed; 3], "the whole cell is silent");
+    assert_eq!(states(&reader, 18 * SECOND), [MemberState::Dead; 3]);
     // A part of it is heard: who is not there yet may be on its way.
     let mut reader = reader_of_silent(1, &high);
     let part =
