@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent::stragglers::{self, Asked};
-use model::StragglersQuestion;
+use model::{AskedSpan, StragglersQuestion};
 use query::FanoutPolicy;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome};
@@ -149,14 +149,14 @@ fn late(fleet: &Fleet, asker: usize) -> Result<(usize, BTreeSet<String>), String
     let asked = runtime.spawn(async move {
         let of = Asked { coordinator: &shared.coordinator, live: Some(&shared) };
         let question = StragglersQuestion {
-            since_ms: None,
+            span: AskedSpan::Now,
             job: None,
             comm: None,
             timeout_ms: 10_000,
             nodes: Vec::new(),
             labels: Vec::new(),
         };
-        stragglers::verdict(of, question, None, &Caller::agent(), CancellationToken::new()).await
+        stragglers::verdict(of, question, &Caller::agent(), CancellationToken::new()).await
     });
     let answer = runtime.block_on(asked).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let Some(standing) = answer.standing else { return Err("nothing stands".to_owned()) };

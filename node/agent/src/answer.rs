@@ -79,13 +79,6 @@ pub(super) async fn answer(
             let asking = asking("mark");
             report(shared, asking, super::mark::mark(shared, &mark, caller, uid), to).await?;
         }
-        LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
-            let asking = asking("stragglers");
-            let caller = caller.for_analysis();
-            let span = Some((since_ns, until_ns));
-            let answer = stragglers::verdict(Asked::mesh(shared), question, span, &caller, stop).await;
-            report(shared, asking, answer, to).await?;
-        }
         LocalRequest::Board(question) => {
             let asking = asking("board");
             let (response, outcome) = match super::board::answer(shared, question, &caller.for_analysis(), stop).await {
@@ -102,7 +95,7 @@ pub(super) async fn answer(
         LocalRequest::Stragglers(question) => {
             let asking = asking("stragglers");
             let caller = caller.for_analysis();
-            let answer = stragglers::verdict(Asked::mesh(shared), question, None, &caller, stop).await;
+            let answer = stragglers::verdict(Asked::mesh(shared), question, &caller, stop).await;
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::OnBehalf(_) => {

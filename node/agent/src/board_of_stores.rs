@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use digest::WINDOW_NS;
 use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
-use model::{Coverage, StragglersQuestion};
+use model::{AskedSpan, Coverage, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::AskError;
@@ -92,7 +92,7 @@ pub async fn board(
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
     let question = StragglersQuestion {
-        since_ms: None,
+        span: AskedSpan::Now,
         job: span.job.clone(),
         comm: None,
         timeout_ms: span.timeout_ms,

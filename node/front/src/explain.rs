@@ -7,7 +7,7 @@ use anyhow::bail;
 use ask::args::{ReportFormat, SpanArgs, TargetArgs};
 use ask::output::{quiet, say_coverage};
 use ask::values::parse_hash;
-use ask::{Connector, Exit, Span};
+use ask::{Connector, Exit};
 use clap::Args;
 use explain::cost::Waste;
 use model::{ExplainQuestion, ExplainWhat};
@@ -60,9 +60,7 @@ pub fn run(mut args: ExplainArgs, connector: &dyn Connector) -> anyhow::Result<E
     let target = args.target.of_any_job(&mut args.job, connector)?;
     let what = match (args.finding, args.span.resolved(&target)?) {
         (Some(ts_ns), _) => ExplainWhat::Finding { ts_ns },
-        (None, Span::Between(since_ns, until_ns)) => ExplainWhat::Between { since_ns, until_ns },
-        (None, Span::Back(since_ms)) => ExplainWhat::Since { since_ms },
-        (None, Span::Last) => ExplainWhat::Standing,
+        (None, span) => ExplainWhat::Of(span),
     };
     let question = ExplainQuestion {
         what,

@@ -13,7 +13,7 @@ use ask::rows::Rows;
 use ask::values::Ranks;
 use ask::{Connector, Exit, Target, UsageError};
 use model::cells::{integer_of, text_of};
-use model::{Coverage, StragglersQuestion};
+use model::{AskedSpan, Coverage, StragglersQuestion};
 use query_planner::Value;
 use report::perfetto::clock::{self, NodeTime};
 use report::perfetto::counters::{Counters, SAMPLES};
@@ -354,14 +354,14 @@ impl<W: Write> Copied<'_, W> {
         }
         let args = self.asked.args;
         let question = StragglersQuestion {
-            since_ms: None,
+            span: AskedSpan::Between { since_ns: self.span.0, until_ns: self.span.1 },
             job: args.job.clone(),
             comm: None,
             timeout_ms: args.target.timeout_ms(),
             nodes: args.target.ask.nodes.clone(),
             labels: args.target.ask.label.clone(),
         };
-        let json = match self.asked.target.stragglers(question, Some(self.span)) {
+        let json = match self.asked.target.stragglers(question) {
             Ok(json) => json,
             Err(error) => {
                 self.asked.skipped.insert(verdict::TRACK, format!("{error:#}"));

@@ -9,8 +9,8 @@ use anyhow::bail;
 use ask::args::ReportFormat;
 use ask::output::{has_colour, printable, printable_lines, quiet, said, say_coverage};
 use ask::values::millis;
-use ask::{Connector, Exit, Span, Target};
-use model::{Coverage, Missing, StragglersQuestion};
+use ask::{Connector, Exit, Target};
+use model::{AskedSpan, Coverage, Missing, StragglersQuestion};
 use serde_json::Value;
 
 use super::args::StragglersArgs;
@@ -44,23 +44,22 @@ pub fn run(mut args: StragglersArgs, connector: &dyn Connector) -> anyhow::Resul
 }
 
 fn once(args: &StragglersArgs, target: &Target) -> anyhow::Result<Exit> {
-    let (since_ms, between) = match args.span.resolved(target)? {
-        Span::Last => (None, None),
-        Span::Back(since_ms) => (Some(since_ms), None),
-        Span::Between(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
+    let span = match args.span.resolved(target)? {
+        // The standing verdict is made from digests: only a verdict that was asked of the stores
+        // has SQL behind its figures.
+        AskedSpan::Now if args.show_sql => AskedSpan::Last { ms: millis(SHOWN_SINCE) },
+        span => span,
     };
     let ask = &args.target.ask;
     let question = StragglersQuestion {
-        // The standing verdict is made from digests: only a verdict that was asked of the stores
-        // has SQL behind its figures.
-        since_ms: since_ms.or(args.show_sql.then_some(millis(SHOWN_SINCE))),
+        span,
         job: args.job.clone(),
         comm: args.comm,
         timeout_ms: args.target.timeout_ms(),
         nodes: ask.nodes.clone(),
         labels: ask.label.clone(),
     };
-    let jobs::Judged { mut answer, coverage, others } = jobs::judge(target, &question, between, args.all)?;
+    let jobs::Judged { mut answer, coverage, others } = jobs::judge(target, &question, args.all)?;
     if ask.require_all && !coverage.is_complete() {
         say_coverage(&coverage);
         bail!("the answer is partial and --require-all was given: nothing is printed");

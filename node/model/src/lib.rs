@@ -33,7 +33,7 @@ pub mod wire;
 
 pub use coverage::{Coverage, Missing, NOT_RECORDED, row_share};
 pub use local::{
-    ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion, StacksWanted,
-    StragglersQuestion, TableSeen, WatchQuestion,
+    AskedSpan, ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion,
+    StacksWanted, StragglersQuestion, TableSeen, WatchQuestion,
 };
 pub use snapshot::SnapshotUse;

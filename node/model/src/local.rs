@@ -23,15 +23,6 @@ pub enum LocalRequest {
     Mark(Mark),
     /// A verdict with the chain behind it.
     Explain(ExplainQuestion),
-    /// Who held the job up in a span of the past, Unix nanoseconds; from the stores.
-    StragglersBetween {
-        /// What is asked.
-        question: StragglersQuestion,
-        /// The span's beginning.
-        since_ns: i64,
-        /// And its end.
-        until_ns: i64,
-    },
     /// What ranks did, window by window. Answered by one [`LocalResponse::Board`].
     Board(BoardQuestion),
     /// The verdict and the rank table, now and at each change, at most twice a second, until the
@@ -161,24 +152,39 @@ pub struct ExplainQuestion {
 /// Which verdict is explained.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ExplainWhat {
-    /// The one that stands.
-    Standing,
-    /// That of the stores' last time.
-    Since {
-        /// How far back.
-        since_ms: u64,
-    },
-    /// That of a time, Unix nanoseconds of the asked agent's clock.
-    Between {
-        /// From here.
-        since_ns: i64,
-        /// To here.
-        until_ns: i64,
-    },
+    /// That of a time.
+    Of(AskedSpan),
     /// That of a finding's time.
     Finding {
         /// `findings.ts_ns`.
         ts_ns: i64,
+    },
+}
+
+/// The time that a verdict is asked for, by the asked agent's clock. Of those that last to now it has
+/// the calls that ranks are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum AskedSpan {
+    /// What stands now, by the standing verdict where there can be one; of files, the time before
+    /// their last call.
+    #[default]
+    Now,
+    /// So long up to now; of files, before their last call and up to their end.
+    Last {
+        /// Milliseconds.
+        ms: u64,
+    },
+    /// From then up to now, or to the files' end.
+    Since {
+        /// Unix nanoseconds.
+        ns: i64,
+    },
+    /// A time of the past.
+    Between {
+        /// From here, Unix nanoseconds.
+        since_ns: i64,
+        /// To here.
+        until_ns: i64,
     },
 }
 
@@ -202,8 +208,8 @@ pub struct Mark {
 /// What `rankmesh stragglers` asks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StragglersQuestion {
-    /// How far back to ask the stores; none: answer from the standing verdict where that can be.
-    pub since_ms: Option<u64>,
+    /// Which time.
+    pub span: AskedSpan,
     /// Only this job.
     pub job: Option<String>,
     /// Only this communicator.
@@ -253,6 +259,6 @@ impl StragglersQuestion {
     /// Whether standing verdicts answer it: there is one for each job, of all its hosts.
     #[must_use]
     pub fn takes_standing(&self) -> bool {
-        self.since_ms.is_none() && self.comm.is_none() && self.nodes.is_empty() && self.labels.is_empty()
+        self.span == AskedSpan::Now && self.comm.is_none() && self.nodes.is_empty() && self.labels.is_empty()
     }
 }

@@ -76,10 +76,7 @@ impl Backend for Stores {
                 match request {
                     LocalRequest::Query(question) => query(&self.coordinator, question, &caller, ended, take).await,
                     LocalRequest::Stragglers(question) => {
-                        document(&stragglers::verdict(of, question, None, &caller, ended).await)
-                    }
-                    LocalRequest::StragglersBetween { question, since_ns, until_ns } => {
-                        document(&stragglers::verdict(of, question, Some((since_ns, until_ns)), &caller, ended).await)
+                        document(&stragglers::verdict(of, question, &caller, ended).await)
                     }
                     LocalRequest::Explain(question) => document(&explain::answer(of, question, &caller, ended).await),
                     LocalRequest::Board(question) => {

@@ -16,7 +16,7 @@ use ::causes::Cause;
 use explain::chain;
 use futures::future::join_all;
 use model::explanation::{Cost, EXPLANATION_VERSION, Explanation, Place, Since};
-use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
+use model::{AskedSpan, Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
 use query::access::{Access, Caller};
 use query::ask::AskError;
 use query_planner::Value;
@@ -49,25 +49,24 @@ pub async fn answer(
     let deadline = Instant::now() + Duration::from_millis(question.timeout_ms);
     let analysis = caller.for_analysis();
     let requester = Requester { of, caller, analysis: &analysis, deadline, cancelled: &cancelled };
-    let (since_ms, span) = match question.what {
-        ExplainWhat::Standing => (None, None),
-        ExplainWhat::Since { since_ms } => (Some(since_ms), None),
-        ExplainWhat::Between { since_ns, until_ns } => (None, Some((since_ns, until_ns))),
+    let span = match question.what {
+        ExplainWhat::Of(span) => span,
         ExplainWhat::Finding { ts_ns } => match about(&requester, ts_ns).await? {
-            About::Span(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
+            About::Span(since_ns, until_ns) => AskedSpan::Between { since_ns, until_ns },
             About::Tail(finding) => return Ok(finding.explained(&requester).await),
         },
     };
+    let may_go_on = !matches!(span, AskedSpan::Between { .. });
     let asked = StragglersQuestion {
-        since_ms,
+        span,
         job: question.job,
         comm: question.comm,
         timeout_ms: (question.timeout_ms as f64 * FOR_VERDICT) as u64,
         nodes: question.nodes,
         labels: question.labels,
     };
-    let verdict = stragglers::verdict(of, asked, span, &analysis, cancelled.clone()).await?;
-    Ok(of_verdict(&requester, verdict, span.is_none() && of.live.is_some()).await)
+    let verdict = stragglers::verdict(of, asked, &analysis, cancelled.clone()).await?;
+    Ok(of_verdict(&requester, verdict, may_go_on && of.live.is_some()).await)
 }
 
 /// What a finding is about.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use digest::{end_of, window_of};
-use model::StragglersQuestion;
+use model::{AskedSpan, StragglersQuestion};
 use node_bpf::SLICES_BEGIN_EVERY_NS;
 use query::access::Caller;
 use record::unix_now_ns;
@@ -138,7 +138,7 @@ async fn ask(
     cancelled: CancellationToken,
 ) -> Result<Slice, String> {
     let question = StragglersQuestion {
-        since_ms: None,
+        span: AskedSpan::Now,
         job: job_id,
         comm: None,
         timeout_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 pub(super) use calls::{MOST_CALLS, calls_of, clocks, span_of};
 use explain::{chain, page};
-use model::StragglersQuestion;
 use model::cells::{integer, text};
+use model::{AskedSpan, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::AskError;
@@ -103,7 +103,11 @@ async fn standing_or_recent(
         }
     }
     if !takes_standing || question.job.is_some() {
-        let since_ns = ago_ns(question.since_ms.unwrap_or(SINCE_MS));
+        let since_ns = match question.span {
+            AskedSpan::Since { ns } => ns,
+            AskedSpan::Last { ms } => ago_ns(ms),
+            AskedSpan::Now | AskedSpan::Between { .. } => ago_ns(SINCE_MS),
+        };
         return from_stores(Asked::mesh(shared), &question, caller, since_ns, None, started, &cancelled).await;
     }
     let mut asked_ms = RECENT_MS;
@@ -146,29 +150,25 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The verdict of a span, Unix nanoseconds of this node's clock; without a span the standing one,
-/// or of files that of their most recent span.
+/// The verdict of the span that is asked for.
 ///
 /// # Errors
 /// As [`query::ask::ask`].
 pub async fn verdict(
     of: Asked<'_>,
     question: StragglersQuestion,
-    span: Option<(i64, i64)>,
     caller: &Caller,
     cancelled: CancellationToken,
 ) -> Result<StragglersAnswer, AskError> {
-    match (span, of.live) {
-        (Some((since_ns, until_ns)), _) => {
-            from_stores(of, &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await
-        }
-        (None, Some(shared)) => standing_or_recent(shared, question, caller, cancelled).await,
-        (None, None) => {
-            let started = Instant::now();
-            let (since_ns, until_ns) = last_of_files(of.coordinator, &question, caller, started, &cancelled).await?;
-            from_stores(of, &question, caller, since_ns, Some(until_ns), started, &cancelled).await
-        }
+    if let AskedSpan::Between { since_ns, until_ns } = question.span {
+        return from_stores(of, &question, caller, since_ns, Some(until_ns), Instant::now(), &cancelled).await;
     }
+    if let Some(shared) = of.live {
+        return standing_or_recent(shared, question, caller, cancelled).await;
+    }
+    let started = Instant::now();
+    let (since_ns, until_ns) = last_of_files(of.coordinator, &question, caller, started, &cancelled).await?;
+    from_stores(of, &question, caller, since_ns, Some(until_ns), started, &cancelled).await
 }
 
 fn ago_ns(ms: u64) -> i64 {
@@ -188,7 +188,6 @@ async fn last_of_files(
     started: Instant,
     cancelled: &CancellationToken,
 ) -> Result<(i64, i64), AskError> {
-    let back_ns = ns(question.since_ms.unwrap_or(SINCE_MS));
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let sql = verdicts::last_sql(question.job.as_deref(), question.comm);
@@ -198,7 +197,13 @@ async fn last_of_files(
     };
     let newest = query::files::span_ns(coordinator).map(|(_, newest_ns)| newest_ns).or(last_call_ns);
     let newest_ns = newest.unwrap_or_else(unix_now_ns);
-    Ok((last_call_ns.unwrap_or(newest_ns).min(newest_ns).saturating_sub(back_ns), newest_ns.saturating_add(1)))
+    let before_ns = |ms| last_call_ns.unwrap_or(newest_ns).min(newest_ns).saturating_sub(ns(ms));
+    let since_ns = match question.span {
+        AskedSpan::Since { ns } => ns,
+        AskedSpan::Last { ms } => before_ns(ms),
+        AskedSpan::Now | AskedSpan::Between { .. } => before_ns(SINCE_MS),
+    };
+    Ok((since_ns, newest_ns.saturating_add(1)))
 }
 
 /// Asks the stores; without `until_ns` up to now, and then also for the calls that ranks are in.

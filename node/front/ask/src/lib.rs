@@ -29,5 +29,5 @@ pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
 pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe, is_forbidden};
 pub use jobs::{Chosen, JobSeen, UnknownJob};
 pub use socket::SocketBackend;
-pub use target::{Span, Target};
+pub use target::Target;
 pub use wait::{Deadline, deliver, run_until_stopped};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use model::board::{Board, BoardQuestion};
 use model::explanation::Explanation;
-use model::{ExplainQuestion, LocalRequest, OnBehalf, Question, StragglersQuestion, TableSeen};
+use model::{AskedSpan, ExplainQuestion, LocalRequest, OnBehalf, Question, StragglersQuestion, TableSeen};
 use record::unix_now_ns;
 use tokio_util::sync::CancellationToken;
 
@@ -254,14 +254,41 @@ impl Target {
         self.ask_into(LocalRequest::Query(question), take)
     }
 
-    /// A verdict as JSON: of a span, Unix nanoseconds, else as the question has it.
+    /// A verdict as JSON.
     ///
     /// # Errors
     /// As [`Self::ask_into`].
-    pub fn stragglers(&self, question: StragglersQuestion, span: Option<(i64, i64)>) -> anyhow::Result<String> {
-        self.document(match span {
-            Some((since_ns, until_ns)) => LocalRequest::StragglersBetween { question, since_ns, until_ns },
-            None => LocalRequest::Stragglers(question),
+    pub fn stragglers(&self, question: StragglersQuestion) -> anyhow::Result<String> {
+        self.document(LocalRequest::Stragglers(question))
+    }
+
+    /// A span of this target's clock as Unix nanoseconds, up to [`Self::now_ns`] where it has no end;
+    /// none of [`AskedSpan::Now`].
+    #[must_use]
+    pub fn ns_of(&self, span: AskedSpan) -> Option<(i64, i64)> {
+        match span {
+            AskedSpan::Now => None,
+            AskedSpan::Last { ms } => {
+                let now_ns = self.now_ns();
+                Some((now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)), now_ns))
+            }
+            AskedSpan::Since { ns } => Some((ns, self.now_ns())),
+            AskedSpan::Between { since_ns, until_ns } => Some((since_ns, until_ns)),
+        }
+    }
+
+    /// The span from one time to another, or to now.
+    ///
+    /// # Errors
+    /// It ends before it begins, or is in the future ([`UsageError`]).
+    pub fn span(&self, since: When, until: Option<When>) -> Result<AskedSpan, UsageError> {
+        if let (When::Ago(back), None) = (since, until) {
+            return Ok(AskedSpan::Last { ms: millis(back) });
+        }
+        let (since_ns, until_ns) = self.span_ns(since, until)?;
+        Ok(match until {
+            None => AskedSpan::Since { ns: since_ns },
+            Some(_) => AskedSpan::Between { since_ns, until_ns },
         })
     }
 
@@ -275,64 +302,30 @@ impl Target {
     }
 }
 
-/// The time that was asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
-    /// None was given.
-    Last,
-    /// This many milliseconds up to now; of stores, to their last call.
-    Back(u64),
-    /// Unix nanoseconds.
-    Between(i64, i64),
-}
-
 impl SpanArgs {
     /// The span; printed on standard error if this host's zone was assumed.
     ///
     /// # Errors
     /// It ends before it begins, or is in the future ([`UsageError`]).
-    pub fn resolved(&self, target: &Target) -> Result<Span, UsageError> {
+    pub fn resolved(&self, target: &Target) -> Result<AskedSpan, UsageError> {
         let (since, until) = match (self.between.as_slice(), self.since) {
             (&[since, until], _) => (since, Some(until)),
             (_, Some(since)) => (since, self.until),
-            _ => return Ok(Span::Last),
+            _ => return Ok(AskedSpan::Now),
         };
-        match (since, until) {
-            (When::Ago(back), None) => Ok(Span::Back(millis(back))),
-            (since, None) if !target.is_stores() => {
-                let (since_ns, until_ns) = target.span_ns(since, None)?;
-                note_zone(since, None);
-                Ok(Span::Back(until_ns.abs_diff(since_ns).div_ceil(1_000_000)))
-            }
-            (since, until) => {
-                let (since_ns, until_ns) = target.span_ns(since, until)?;
-                note_zone(since.beginning(until_ns), until);
-                Ok(Span::Between(since_ns, until_ns))
-            }
+        let span = target.span(since, until)?;
+        if let Some((_, until_ns)) = target.ns_of(span) {
+            note_zone(since.beginning(until_ns), until);
         }
+        Ok(span)
     }
 
-    /// The span as Unix nanoseconds, of lengths up to [`Target::now_ns`]; none where none was given.
+    /// The span as Unix nanoseconds, up to [`Target::now_ns`] where it has no end; none where none was given.
     ///
     /// # Errors
     /// As [`Self::resolved`].
     pub fn resolved_ns(&self, target: &Target) -> Result<Option<(i64, i64)>, UsageError> {
-        // Not as a length of time, which would begin a little later than it was given.
-        if let (Some(since @ (When::At(_) | When::OfDay { .. })), None, true) =
-            (self.since, self.until, self.between.is_empty())
-        {
-            let span_ns = target.span_ns(since, None)?;
-            note_zone(since, None);
-            return Ok(Some(span_ns));
-        }
-        Ok(match self.resolved(target)? {
-            Span::Last => None,
-            Span::Back(ms) => {
-                let now_ns = target.now_ns();
-                Some((now_ns.saturating_sub_unsigned(ms.saturating_mul(1_000_000)), now_ns))
-            }
-            Span::Between(since_ns, until_ns) => Some((since_ns, until_ns)),
-        })
+        Ok(target.ns_of(self.resolved(target)?))
     }
 }
 

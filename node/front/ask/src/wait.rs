@@ -37,7 +37,6 @@ impl Deadline {
             | LocalRequest::Doctor
             | LocalRequest::Watch(_)
             | LocalRequest::Stragglers(_)
-            | LocalRequest::StragglersBetween { .. }
             | LocalRequest::OnBehalf(_)
             | LocalRequest::Mark(_) => {
                 return Self { timeout_ms: 0, until: None };

@@ -10,11 +10,13 @@ use ask::output::cell_text;
 use ask::rows::Client;
 use ask::times::{When, parse_when};
 use ask::values::parse_ranks;
-use ask::{NoAnswer, Piece, Reply, Span, Target, UsageError};
+use ask::{NoAnswer, Piece, Reply, Target, UsageError};
 use explain::stacks::{self, StacksAnswer, Unread};
 use front::tail::{self, By, Wanted};
 use front::{runbook, schema, stragglers};
-use model::{Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion};
+use model::{
+    AskedSpan, Coverage, ExplainQuestion, ExplainWhat, LocalRequest, StacksQuestion, StacksWanted, StragglersQuestion,
+};
 use record::printable;
 use serde::de::DeserializeOwned;
 use serde_json::Map;
@@ -76,7 +78,7 @@ impl Toolbox {
         Ok(asked.or_else(|| self.job.clone()))
     }
 
-    fn span(&self, since: Option<&str>, until: Option<&str>) -> anyhow::Result<Span> {
+    fn span(&self, since: Option<&str>, until: Option<&str>) -> anyhow::Result<AskedSpan> {
         Ok(Self::span_args(since, until)?.resolved(&self.target)?)
     }
 
@@ -94,13 +96,9 @@ impl Toolbox {
 
     fn diagnose(&self, asked: Diagnose) -> anyhow::Result<String> {
         let what = match (asked.finding, self.span(asked.since.as_deref(), asked.until.as_deref())?) {
-            (Some(_), Span::Back(_) | Span::Between(..)) => {
-                return Err(UsageError("finding, or since and until: not both".to_owned()).into());
-            }
-            (Some(ts_ns), Span::Last) => ExplainWhat::Finding { ts_ns },
-            (None, Span::Between(since_ns, until_ns)) => ExplainWhat::Between { since_ns, until_ns },
-            (None, Span::Back(since_ms)) => ExplainWhat::Since { since_ms },
-            (None, Span::Last) => ExplainWhat::Standing,
+            (Some(ts_ns), AskedSpan::Now) => ExplainWhat::Finding { ts_ns },
+            (Some(_), _) => return Err(UsageError("finding, or since and until: not both".to_owned()).into()),
+            (None, span) => ExplainWhat::Of(span),
         };
         let found = self.target.explain(ExplainQuestion {
             what,
@@ -152,20 +150,15 @@ impl Toolbox {
 
     fn ranks(&self, asked: Ranks) -> anyhow::Result<String> {
         let only = asked.ranks.as_deref().map(parse_ranks).transpose().map_err(UsageError)?;
-        let (since_ms, between) = match self.span(asked.since.as_deref(), asked.until.as_deref())? {
-            Span::Last => (None, None),
-            Span::Back(since_ms) => (Some(since_ms), None),
-            Span::Between(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
-        };
         let question = StragglersQuestion {
-            since_ms,
+            span: self.span(asked.since.as_deref(), asked.until.as_deref())?,
             job: self.job(asked.job)?,
             comm: None,
             timeout_ms: self.flags.timeout_ms(),
             nodes: self.flags.ask.nodes.clone(),
             labels: self.flags.ask.label.clone(),
         };
-        let json = self.target.stragglers(question, between)?;
+        let json = self.target.stragglers(question)?;
         let answer: serde_json::Value = serde_json::from_str(&json).context("reading the verdict")?;
         let coverage = stragglers::coverage(&answer["coverage"]).context("reading the coverage")?;
         self.check_coverage(&coverage)?;

@@ -19,7 +19,7 @@ use ask::{Chosen, Connector, Exit};
 use clap::Args;
 use model::board::{Board, BoardQuestion};
 use model::cells::{integer_of, text_of};
-use model::{Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
+use model::{AskedSpan, Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
 use query_planner::Value;
 use report::html::{Asked, Page, render};
 use serde_json::Value as Json;
@@ -260,14 +260,14 @@ fn verdict(
     let timeout_ms = asking.timeout_ms.saturating_mul(LONG);
     let ask = &args.target.ask;
     let question = StragglersQuestion {
-        since_ms: None,
+        span: AskedSpan::Between { since_ns: span_ns.0, until_ns: span_ns.1 },
         job: args.job.clone(),
         comm: None,
         timeout_ms,
         nodes: ask.nodes.clone(),
         labels: ask.label.clone(),
     };
-    let mut answer: Json = serde_json::from_str(&asking.target.stragglers(question, Some(span_ns))?)?;
+    let mut answer: Json = serde_json::from_str(&asking.target.stragglers(question)?)?;
     page.text = answer["text"].as_str().unwrap_or_default().to_owned();
     let priced = Priced::of(&args.rate, asking.target)?;
     page.money = priced.and_then(|priced| priced.of_report(&answer)).map(|money| money.text());
@@ -286,7 +286,7 @@ fn verdict(
     });
     page.verdict = Some(report);
     let question = ExplainQuestion {
-        what: ExplainWhat::Between { since_ns: span_ns.0, until_ns: span_ns.1 },
+        what: ExplainWhat::Of(AskedSpan::Between { since_ns: span_ns.0, until_ns: span_ns.1 }),
         job: args.job.clone(),
         comm: None,
         timeout_ms,

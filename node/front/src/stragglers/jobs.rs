@@ -76,16 +76,8 @@ impl OfJob {
 ///
 /// # Errors
 /// Nobody answers.
-pub(super) fn judge(
-    target: &Target,
-    question: &StragglersQuestion,
-    between: Option<(i64, i64)>,
-    all_rows: bool,
-) -> anyhow::Result<Judged> {
-    let now_ns = target.now_ns();
-    let back_ns = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-    let span_ns = between.or(question.since_ms.map(|ms| (now_ns.saturating_sub(back_ns(ms)), now_ns)));
-    let jobs = match span_ns {
+pub(super) fn judge(target: &Target, question: &StragglersQuestion, all_rows: bool) -> anyhow::Result<Judged> {
+    let jobs = match target.ns_of(question.span) {
         // (Stores of another version do not know jobs: then there is one.)
         Some(span_ns) if question.job.is_none() && question.comm.is_none() => {
             target.jobs_in(span_ns, question.timeout_ms).unwrap_or_default()
@@ -94,10 +86,10 @@ pub(super) fn judge(
     };
     let ids: Vec<&str> = jobs.iter().filter_map(|seen| seen.id.as_deref()).collect();
     if ids.len() < 2 {
-        return one(target, question.clone(), between);
+        return one(target, question.clone());
     }
     let of = |id: &&str| -> anyhow::Result<OfJob> {
-        let judged = one(target, StragglersQuestion { job: Some((*id).to_owned()), ..question.clone() }, between)?;
+        let judged = one(target, StragglersQuestion { job: Some((*id).to_owned()), ..question.clone() })?;
         let report: Report = serde_json::from_value(judged.answer.clone()).context("reading the agent's verdict")?;
         Ok(OfJob { id: (*id).to_owned(), report, judged })
     };
@@ -135,8 +127,8 @@ pub(super) fn text(answer: &Value, all_rows: bool) -> &str {
     answer["all"].as_str().filter(|_| all_rows).or(answer["text"].as_str()).unwrap_or_default()
 }
 
-fn one(target: &Target, question: StragglersQuestion, between: Option<(i64, i64)>) -> anyhow::Result<Judged> {
-    let json = target.stragglers(question, between).inspect_err(crate::query::print_coverage)?;
+fn one(target: &Target, question: StragglersQuestion) -> anyhow::Result<Judged> {
+    let json = target.stragglers(question).inspect_err(crate::query::print_coverage)?;
     let answer: Value = serde_json::from_str(&json).context("reading the agent's verdict")?;
     let coverage = coverage(&answer["coverage"]).context("reading the agent's coverage")?;
     Ok(Judged { answer, coverage, others: String::new() })

@@ -6,7 +6,7 @@ use ask::{Chosen, JobSeen, Target};
 use explain::watched;
 use model::board::{Board, BoardQuestion};
 use model::watch::{JobNow, NodeNow, WATCH_VERSION, Watched};
-use model::{Coverage, LocalRequest, Missing, StragglersQuestion};
+use model::{AskedSpan, Coverage, LocalRequest, Missing, StragglersQuestion};
 use serde_json::Value;
 use verdicts::Report;
 
@@ -46,14 +46,15 @@ pub fn watched(target: &Target, job: Option<&str>, span: Option<(i64, i64)>) -> 
     let seen = time.map(|time| target.jobs_in(time, TIMEOUT_MS)).transpose()?.unwrap_or_default();
     let Chosen { job, others } = Chosen::of(&seen, job);
     let question = StragglersQuestion {
-        since_ms: Some(LAST_MS),
+        span: span
+            .map_or(AskedSpan::Last { ms: LAST_MS }, |(since_ns, until_ns)| AskedSpan::Between { since_ns, until_ns }),
         job: job.clone(),
         comm: None,
         timeout_ms: TIMEOUT_MS,
         nodes: Vec::new(),
         labels: Vec::new(),
     };
-    let json = target.stragglers(question, span)?;
+    let json = target.stragglers(question)?;
     let report: Report = serde_json::from_str(&json).context("reading the verdict")?;
     // The stores' newest row may be long after the last call.
     let end_ns = span.map(|(_, until_ns)| until_ns).unwrap_or_else(|| {

@@ -15,7 +15,8 @@ use front::report::steps;
 use front::{cost as bill, saved, schema as documented, stragglers as verdicts};
 use model::board::BoardQuestion;
 use model::{
-    Coverage, ExplainQuestion, ExplainWhat, LocalRequest, Question, StacksQuestion, StacksWanted, StragglersQuestion,
+    AskedSpan, Coverage, ExplainQuestion, ExplainWhat, LocalRequest, Question, StacksQuestion, StacksWanted,
+    StragglersQuestion,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,7 +25,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::gateway::{Shared, Who};
 use super::super::problem::Problem;
 use super::super::snapshot;
-use super::params::{Nothing, OfTime, Params, Span, document, duration_of, status, timeout_ms, when};
+use super::params::{Nothing, OfTime, Params, document, duration_of, status, timeout_ms, when};
 use super::shapes;
 
 /// Which rank holds a job up.
@@ -46,20 +47,15 @@ pub(super) async fn stragglers(
     let (json, coverage) = gateway
         .ask(&who, move |target| {
             target.check_job(params.job.as_deref())?;
-            let (since_ms, between) = match params.span(target)? {
-                Span::Standing => (None, None),
-                Span::Back(since_ms) => (Some(since_ms), None),
-                Span::Between(since_ns, until_ns) => (None, Some((since_ns, until_ns))),
-            };
             let question = StragglersQuestion {
-                since_ms,
+                span: params.span(target)?,
                 job: params.job,
                 comm: params.comm,
                 timeout_ms,
                 nodes: params.nodes,
                 labels: params.label,
             };
-            let mut answer: Value = serde_json::from_str(&target.stragglers(question, between)?)?;
+            let mut answer: Value = serde_json::from_str(&target.stragglers(question)?)?;
             let coverage = verdicts::coverage(&answer["coverage"])
                 .ok_or_else(|| anyhow::anyhow!("the agent's verdict has no coverage"))?;
             if let Some(money) = Priced::of(&rate, target)?.and_then(|priced| priced.of_report(&answer)) {
@@ -90,13 +86,11 @@ pub(super) async fn explain(
         .ask(&who, move |target| {
             target.check_job(params.job.as_deref())?;
             let what = match (params.finding, params.span(target)?) {
-                (Some(ts_ns), Span::Standing) => ExplainWhat::Finding { ts_ns },
+                (Some(ts_ns), AskedSpan::Now) => ExplainWhat::Finding { ts_ns },
                 (Some(_), _) => {
                     return Err(UsageError("a finding has its own time: give no other".to_owned()).into());
                 }
-                (None, Span::Between(since_ns, until_ns)) => ExplainWhat::Between { since_ns, until_ns },
-                (None, Span::Back(since_ms)) => ExplainWhat::Since { since_ms },
-                (None, Span::Standing) => ExplainWhat::Standing,
+                (None, span) => ExplainWhat::Of(span),
             };
             let found = target.explain(ExplainQuestion {
                 what,

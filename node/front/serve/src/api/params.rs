@@ -10,7 +10,7 @@ use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use model::Coverage;
+use model::{AskedSpan, Coverage};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use utoipa::IntoParams;
@@ -115,47 +115,25 @@ pub(super) struct OfTime {
     pub(super) require_all: bool,
 }
 
-/// A time that was asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Span {
-    Standing,
-    Back(u64),
-    Between(i64, i64),
-}
-
 impl OfTime {
     /// The span, of this target's clock.
     ///
     /// # Errors
     /// It ends before it begins, or has no beginning.
-    pub(super) fn span(&self, target: &Target) -> anyhow::Result<Span> {
-        Ok(match (self.since, self.until) {
-            (None, None) => Span::Standing,
-            (None, Some(_)) => return Err(wrong_end().into()),
-            (Some(When::Ago(back)), None) => Span::Back(millis(back)),
-            // Up to now, and not to an end: a verdict has the calls that are pending.
-            (Some(since), None) if !target.is_stores() => {
-                let (since_ns, until_ns) = target.span_ns(since, None)?;
-                Span::Back(until_ns.abs_diff(since_ns).div_ceil(1_000_000))
-            }
-            (Some(since), until) => {
-                let (since_ns, until_ns) = target.span_ns(since, until)?;
-                Span::Between(since_ns, until_ns)
-            }
-        })
+    pub(super) fn span(&self, target: &Target) -> anyhow::Result<AskedSpan> {
+        match (self.since, self.until) {
+            (None, None) => Ok(AskedSpan::Now),
+            (None, Some(_)) => Err(wrong_end().into()),
+            (Some(since), until) => Ok(target.span(since, until)?),
+        }
     }
 
-    /// The same as Unix nanoseconds, of lengths up to now; none where none was given.
+    /// The same as Unix nanoseconds, up to now where it has no end; none where none was given.
     ///
     /// # Errors
     /// As [`Self::span`].
     pub(super) fn span_ns(&self, target: &Target) -> anyhow::Result<Option<(i64, i64)>> {
-        Ok(match (self.since, self.until) {
-            // Not as a length of time, which would begin a little later than it was given.
-            (Some(since), until) => Some(target.span_ns(since, until)?),
-            (None, None) => None,
-            (None, Some(_)) => return Err(wrong_end().into()),
-        })
+        Ok(target.ns_of(self.span(target)?))
     }
 }
 
