@@ -145,6 +145,21 @@ fn psql_asks_describes_and_reads_errors() {
     assert!(stderr(&refused.expect("runs")).contains("authentication failed"));
 }
 
+/// Asks for one row where a node is missing: prints the warning, and the error with `require_all`.
+const FETCHROW: &str = "
+import asyncio, sys, asyncpg
+async def main():
+    conn = await asyncpg.connect(sys.argv[1])
+    conn.add_log_listener(lambda _, message: print(message.message))
+    assert tuple(await conn.fetchrow('SELECT count(*) FROM collectives')) == (0,)
+    await conn.execute('SET require_all = on')
+    try:
+        print(await conn.fetchrow('SELECT count(*) FROM collectives'))
+    except asyncpg.PostgresError as error:
+        print(str(error).splitlines()[0])
+asyncio.run(main())
+";
+
 #[test]
 fn a_missing_node_is_a_warning_or_an_error() {
     if !has("psql", "a_missing_node_is_a_warning_or_an_error") {
@@ -174,11 +189,12 @@ fn a_missing_node_is_a_warning_or_an_error() {
         served.psql(&[&["-At"][..], &arguments].concat())
     };
     for (statements, rows, told) in [
-        (&["FETCH 1 FROM c", "CLOSE c"][..], "0\nCLOSE CURSOR\n", 0),
+        (&["FETCH 0 FROM c", "CLOSE c"][..], "CLOSE CURSOR\n", 0),
+        (&["FETCH 1 FROM c", "CLOSE c"], "0\nCLOSE CURSOR\n", 1),
         (&["FETCH 100 FROM c", "FETCH ALL FROM c"], "0\n", 2),
         (&["FETCH ALL FROM c", "FETCH 100 FROM c"], "0\n", 2),
-        (&["FETCH 1 FROM c", "FETCH 1 FROM c"], "0\n", 1),
-        (&["MOVE 1 FROM c", "MOVE ALL FROM c"], "MOVE 1\nMOVE 0\n", 1),
+        (&["FETCH 1 FROM c", "FETCH 1 FROM c"], "0\n", 2),
+        (&["MOVE 1 FROM c", "MOVE ALL FROM c"], "MOVE 1\nMOVE 0\n", 2),
     ] {
         for inside in [false, true] {
             let (begin, commit) = if inside { (&["BEGIN"][..], &["COMMIT"][..]) } else { (&[][..], &[][..]) };
@@ -198,6 +214,12 @@ fn a_missing_node_is_a_warning_or_an_error() {
     assert!(output.status.success() && warnings(&output) == 2, "{}", stderr(&output));
     let output = all(&["SET require_all = on", &in_one]);
     assert!(!output.status.success() && stderr(&output).contains("require_all is on"), "{}", stderr(&output));
+    // asyncpg takes one row of an answer and closes it.
+    if let Some(interpreter) = python::clients("asyncpg at a missing node") {
+        let ran = Command::new(interpreter).args(["-c", FETCHROW, &served.url]).output().expect("runs");
+        assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
+        assert_eq!(stdout(&ran), "PARTIAL: 1 of 2 nodes answered\n1 of 2 nodes answered, and require_all is on\n");
+    }
     // The audit knows for whom it was asked.
     wait_for("the audit has it", || {
         let (found, _) = lab.query("a", "SELECT count(*) FROM audit WHERE question LIKE '% of postgres */%'", &[]);

@@ -187,6 +187,23 @@ impl Running {
         }
     }
 
+    /// Its coverage, if no row is left: it waits for a further row, or the end.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub(super) async fn at_end(
+        &mut self,
+        cancelled: &mut oneshot::Receiver<()>,
+    ) -> PgWireResult<Option<Option<Coverage>>> {
+        while self.waiting.is_empty() {
+            if let Some(coverage) = self.ended.get() {
+                return Ok(Some(coverage.clone()));
+            }
+            self.step(cancelled).await?;
+        }
+        Ok(None)
+    }
+
     /// The types of its columns.
     pub(super) fn types(&self) -> Vec<Type> {
         self.columns.iter().map(|(_, kind)| kind.clone()).collect()

@@ -413,6 +413,11 @@ impl Handler {
                     client.feed(PgWireBackendMessage::DataRow(encoder.take_row())).await?;
                     rows += 1;
                     if most > 0 && rows == most {
+                        // A client that wants no more rows may close the portal, and is told nothing then.
+                        let coverage = running.at_end(cancelled).await?.flatten();
+                        if let Some(notice) = session.notice(coverage.as_ref())? {
+                            client.feed(notice).await?;
+                        }
                         return Ok(Sent { rows, is_suspended: true });
                     }
                 }

@@ -149,6 +149,9 @@ impl Cursors {
                 }
             }
         }
+        if taken.len() == most {
+            coverage = cursor.running.at_end(cancelled).await?.flatten();
+        }
         Ok(cursor.running.like(taken, coverage))
     }
 
@@ -170,7 +173,7 @@ impl Cursors {
                 Next::End(coverage) => return Ok((passed, coverage)),
             }
         }
-        Ok((passed, None))
+        Ok((passed, cursor.running.at_end(cancelled).await?.flatten()))
     }
 
     /// Closes one, or all.
