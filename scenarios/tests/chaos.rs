@@ -43,6 +43,7 @@ fn every_answer_under_faults_is_right_and_says_whom_it_lacks() {
         at_most: Duration::from_secs(4),
         tree_above: usize::MAX,
         most_in_cell: None,
+        says: false,
     };
     let report = run(&options).expect("the lab runs");
     println!("{report}");
@@ -70,6 +71,7 @@ fn every_answer_of_a_mesh_of_cells_is_right_and_says_whom_it_lacks() {
         at_most: Duration::from_secs(25),
         tree_above: usize::MAX,
         most_in_cell: Some(6),
+        says: false,
     };
     let report = run(&options).expect("the lab runs");
     println!("{report}");

@@ -26,6 +26,8 @@ use crate::light::question;
 
 /// Most faults reported in full; the rest is counted.
 const FULL_FAULTS: usize = 12;
+/// Questions between two lines of a run that says how far it is.
+const SAYS_EVERY: usize = 250;
 /// Operations listed with a fault.
 const REMEMBERED: usize = 12;
 /// How long hosts may take to find each other, at the beginning and after everything was healed.
@@ -61,6 +63,8 @@ pub struct Options {
     pub tree_above: usize,
     /// The mesh lives in cells of at most so many hosts.
     pub most_in_cell: Option<usize>,
+    /// Say on standard error how far it is, and each fault as it is found.
+    pub says: bool,
 }
 
 /// The result of a run.
@@ -428,9 +432,16 @@ impl Run {
         let late = late.filter(|_| !excused).map(|late| format!("late by {late:?}, the machine by {:?}", put.lag));
         let faults = [("rows", wrong_rows), ("coverage", wrong_coverage), ("failed", failed), ("late", late)];
         for (what, fault) in faults.into_iter().filter_map(|(what, fault)| fault.map(|fault| (what, fault))) {
-            if report.faults.len() < FULL_FAULTS {
-                report.faults.push(self.fault_text(put, what, &fault));
+            let text = (report.faults.len() < FULL_FAULTS).then(|| self.fault_text(put, what, &fault));
+            if let (true, Some(text)) = (self.options.says, &text) {
+                eprintln!("{text}");
             }
+            report.faults.extend(text);
+        }
+        if self.options.says && report.questions.is_multiple_of(SAYS_EVERY) {
+            let wrong = (report.wrong_rows, report.wrong_coverage, report.failed, report.late);
+            let seconds = self.began.elapsed().as_secs();
+            eprintln!("{} questions in {seconds} s; wrong rows, coverage, failed, late: {wrong:?}", report.questions);
         }
     }
 

@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         at_most: Duration::from_secs(arguments.at_most_s),
         tree_above: arguments.tree_above.unwrap_or(usize::MAX),
         most_in_cell: arguments.most_in_cell,
+        says: true,
     })?;
     print!("{report}");
     figure("chaos_questions", report.questions as f64, "questions", ">=", 10_000.0);
