@@ -11,18 +11,20 @@
 //!
 //! - `cell`: names of cells, and which one a node belongs to. `card`: what a node says to all.
 //!   `report`: what a delegate says of its cell. `known`, `table`: what is known of one cell, of all.
-//!   `steady`: who is heard without a gap.
-//!   `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all
+//!   `steady`: who is heard without a gap. `rounds`: what is done in each round, `moves`: which cell
+//!   is the right one. `wire`, `bytes`: messages; `receive`: what is done with one. `people`: who lives where, by all
 //!   that is known. `pool`: for simulations. The driver's side is `part`, one level up.
 
 mod bytes;
 pub(crate) mod card;
 pub(crate) mod cell;
 mod known;
+mod moves;
 mod people;
 mod pool;
 mod receive;
 mod report;
+mod rounds;
 mod steady;
 mod table;
 #[cfg(test)]
@@ -359,58 +361,6 @@ impl Cells {
         self.set_card(|_| {});
     }
 
-    /// Where members of this node's cell are that others speak of and its own gossip does not know
-    /// to live: halves of a cell that were apart, or a cell that this node has just come to.
-    #[must_use]
-    pub fn absent_mates(&mut self) -> Vec<SocketAddr> {
-        let absent = self.people.absent(&self.table, &self.entry);
-        (0..DOORS.min(absent.len())).filter_map(|_| absent.get(self.draw(absent.len())).copied()).collect()
-    }
-
-    /// A member that gossips within the cell `theirs` has called this node as one of that cell.
-    pub fn called_from(&mut self, now: Duration, theirs: CellId, from: SocketAddr) {
-        if self.cell() == CellId::WHOLE {
-            self.come_apart(now, from);
-        } else if theirs == CellId::WHOLE {
-            self.send(from, &Message::Apart);
-        }
-    }
-
-    /// There are other cells, and a member of one is there. A node that is alone asks it where it
-    /// belongs. One that is not finds that itself, by what delegates under their seals tell it: else
-    /// one member could send the nodes of a small mesh apart.
-    fn come_apart(&mut self, now: Duration, from: SocketAddr) {
-        if self.cell() != CellId::WHOLE {
-            return;
-        }
-        let (a_while, first) = (self.people.a_while, self.apart);
-        if first.is_none_or(|first| now >= first + APART_AGAIN * a_while) {
-            self.apart = Some(now);
-        }
-        if self.apart.is_some_and(|first| now < first + a_while) {
-            self.unsettled_until = self.unsettled_until.max(now + a_while);
-        }
-        if self.people.mates.is_empty() {
-            self.seek(from);
-        } else if self.is_delegate() {
-            self.remember(vec![from]);
-        } else {
-            let at = self.draw(self.delegates.len());
-            self.send(self.delegates[at].1, &Message::Delegates(vec![from]));
-        }
-    }
-
-    /// Asks a member in which cell this node belongs: for one that knows nobody.
-    fn seek(&mut self, to: SocketAddr) {
-        self.asked.retain(|asked| *asked != to);
-        self.asked.push(to);
-        if self.asked.len() > DOORS {
-            self.asked.remove(0);
-        }
-        let message = Message::Where(Box::new(self.own.clone()));
-        self.send(to, &message);
-    }
-
     /// What is to be done next.
     pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()
@@ -425,219 +375,5 @@ impl Cells {
     fn draw(&mut self, below: usize) -> usize {
         self.random = self.random.wrapping_add(1);
         (mix(self.random) % below.max(1) as u64) as usize
-    }
-
-    /// When [`Cells::tick`] has something to do.
-    #[must_use]
-    pub fn due(&self) -> Duration {
-        self.next_round
-    }
-
-    /// For how long who is silent in this node's cell may have gone to another, or not have come yet;
-    /// none where nobody has to.
-    #[must_use]
-    pub fn unsettled(&self, now: Duration) -> Option<Duration> {
-        (now < self.unsettled_until).then_some(self.people.a_while)
-    }
-
-    /// Does what is due.
-    pub fn tick(&mut self, now: Duration) {
-        if now < self.next_round {
-            return;
-        }
-        // A host that stood still does not make up for it, and heard nobody meanwhile.
-        if now - self.next_round >= self.cfg.silent_after / 2 {
-            self.table.excuse(now);
-        }
-        self.next_round = (self.next_round + self.cfg.round).max(now);
-        self.rounds += 1;
-        self.choose_cell(now);
-        self.set_role(now);
-        if !self.is_one_of_many() {
-            return;
-        }
-        let doors = self.table.pass(now, self.cfg.forget_after);
-        self.remember(doors);
-        if self.is_delegate() {
-            self.report(now);
-            self.table.beat(now, self.cell(), self.entry.name_hash);
-            let beats = Message::Beats(self.table.beats());
-            for to in self.whom(now) {
-                self.send(to, &beats);
-            }
-            // In the mesh's one cell nobody looks, as long as it is the only one.
-            let mates: Vec<SocketAddr> = match self.cell() {
-                CellId::WHOLE => self.people.mates.iter().map(|mate| mate.entry.card.address).collect(),
-                _ => Vec::new(),
-            };
-            for _ in 0..DOORS.min(mates.len()) {
-                let to = mates[self.draw(mates.len())];
-                self.send(to, &beats);
-            }
-        } else if self.rounds.is_multiple_of(2) || self.table.doubts() || now < self.unsettled_until {
-            self.looked = (self.looked + 1) % self.delegates.len();
-            let to = self.delegates[self.looked].1;
-            self.unanswered = true;
-            self.look(to);
-        } else if self.unanswered
-            && let Some((_, to)) = self.delegates.get(self.looked)
-        {
-            self.look(*to);
-        }
-        if self.rounds.is_multiple_of(20) {
-            let newest = People::newest(&self.table, &self.people.mates, &self.entry);
-            let is_elsewhere =
-                |cell: CellId, entry: &Entry| newest.get(&entry.name_hash).is_some_and(|newest| *newest != cell);
-            self.table.drop_left(is_elsewhere);
-        }
-        self.fetch(now);
-    }
-
-    fn look(&mut self, to: SocketAddr) {
-        let stamp = self.table.stamp(Which::WithRoll);
-        self.send(to, &Message::Look { stamp });
-    }
-
-    /// Whom a delegate calls in this round.
-    fn whom(&mut self, now: Duration) -> Vec<SocketAddr> {
-        let (fresh, silent) = self.table.delegates(self.cell());
-        // Where nobody elsewhere is heard yet, whoever may be there.
-        let known: Vec<SocketAddr> = self.cfg.seeds.iter().chain(&self.contacts).copied().collect();
-        let elsewhere = if fresh.is_empty() { &known } else { &fresh };
-        let mut whom = Vec::new();
-        for _ in 0..2 {
-            whom.extend(elsewhere.get(self.draw(elsewhere.len())));
-        }
-        let others: Vec<SocketAddr> =
-            self.delegates.iter().map(|(_, address)| *address).filter(|address| *address != self.cfg.address).collect();
-        let leaderless = self.table.leaderless(self.cell(), now);
-        for _ in 0..DOORS.min(leaderless.len()) {
-            whom.extend(leaderless.get(self.draw(leaderless.len())));
-        }
-        match self.rounds % 4 {
-            0 => whom.extend(silent.get(self.draw(silent.len()))),
-            1 => whom.extend(others.get(self.draw(others.len()))),
-            2 => whom.extend(known.get(self.draw(known.len()))),
-            _ => {}
-        }
-        whom.sort_unstable();
-        whom.dedup();
-        whom.retain(|to| *to != self.cfg.address);
-        whom
-    }
-
-    fn remember(&mut self, addresses: Vec<SocketAddr>) {
-        for address in addresses {
-            if address == self.cfg.address || self.contacts.contains(&address) {
-                continue;
-            }
-            if self.contacts.len() >= MAX_CONTACTS {
-                let at = self.draw(MAX_CONTACTS);
-                self.contacts[at] = address;
-            } else {
-                self.contacts.push(address);
-            }
-        }
-    }
-
-    /// Says what is new of the own cell, once a second at most; all of it after
-    /// [`MAX_BEATS`] rounds.
-    fn report(&mut self, now: Duration) {
-        let since = self.reported.map(|reported| now.saturating_sub(reported));
-        let is_old = since.is_none_or(|since| since >= MAX_BEATS * self.cfg.round);
-        if !(self.report_due || is_old) || since.is_some_and(|since| since < 2 * self.cfg.round) {
-            return;
-        }
-        let told = self.people.mates.iter().filter(|mate| mate.is_told()).map(|mate| Arc::clone(&mate.entry));
-        let roll = Arc::new(Roll::new(told.chain([Arc::clone(&self.entry)]).collect()));
-        let own = Mate {
-            entry: Arc::clone(&self.entry),
-            seal: "".into(),
-            state: MemberState::Live,
-            tells: Arc::new(self.tells.clone()),
-        };
-        let others = self.table.jobs().filter(|(cell, ..)| *cell != self.cell());
-        let elsewhere: HashSet<&str> = others.flat_map(|(_, jobs, _)| jobs.iter().map(|(job, _)| &**job)).collect();
-        let summary = people::sum_up(&roll, self.people.mates.iter().chain([&own]), MAX_JOBS, &elsewhere);
-        let report = Report {
-            cell: self.cell(),
-            author: self.cfg.node.clone(),
-            generation: self.own.card.generation,
-            serial: self.report_serial + 1,
-            address: self.cfg.address,
-            roll: roll.id,
-            living: Bits::of(roll.entries.iter().map(|entry| summary.living.contains(&entry.name_hash))),
-            sums: summary.sums,
-            jobs: summary.jobs,
-            more_jobs: summary.more_jobs,
-            later: Vec::new(),
-            seal: String::new(),
-        };
-        let before = self.table.own_report(self.cell(), self.entry.name_hash);
-        let says_more = before.is_none_or(|before| !before.says_as(&report));
-        if says_more || is_old {
-            self.report_serial += 1;
-            self.reported = Some(now);
-            self.report_due = false;
-            let report = report.sealed(&self.sealing);
-            self.table.say(now, report, roll);
-        }
-    }
-
-    fn fetch(&mut self, now: Duration) {
-        let delegates = self.delegates.clone();
-        for lacking in self.table.lacking(now, 2 * self.cfg.round, FETCHES) {
-            // Only in the own cell are seals kept: a delegate asks those who speak for the other.
-            let from: Vec<SocketAddr> = match self.is_delegate() {
-                true => lacking.authors,
-                false => delegates.iter().map(|(_, address)| *address).collect(),
-            };
-            let Some(to) = from.get(self.draw(from.len())).copied() else { continue };
-            self.send(to, &Message::Fetch { cell: lacking.cell, roll: lacking.roll, have: lacking.have });
-        }
-    }
-
-    /// Goes to another cell where, for a while, that was the right one.
-    fn choose_cell(&mut self, now: Duration) {
-        if !self.rounds.is_multiple_of(2) {
-            return;
-        }
-        let right = self.people.right_cell(&self.table, &self.entry, self.cfg.most, now);
-        if right != self.cell() || self.table.has_new_kin(self.cell(), now, self.people.a_while) {
-            self.unsettled_until = now + self.people.a_while;
-        }
-        if right == self.cell() {
-            self.wanted = None;
-            return;
-        }
-        match self.wanted {
-            Some((wanted, since)) if wanted == right => {
-                let joins = right.depth() < self.cell().depth();
-                if now.saturating_sub(since) >= self.cfg.round * if joins { JOINS_AFTER } else { 2 } {
-                    self.go(right, Vec::new(), now);
-                }
-            }
-            _ => self.wanted = Some((right, now)),
-        }
-    }
-
-    fn go(&mut self, cell: CellId, mut doors: Vec<SocketAddr>, now: Duration) {
-        self.wanted = None;
-        self.unsettled_until = now + self.people.a_while;
-        let near = self.people.doors(&self.table, cell, now);
-        for _ in 0..DOORS.min(near.len()) {
-            doors.extend(near.get(self.draw(near.len())));
-        }
-        let mates: Vec<SocketAddr> = self.people.mates.iter().map(|mate| mate.entry.card.address).collect();
-        let some = (0..DOORS.min(mates.len())).filter_map(|_| mates.get(self.draw(mates.len())).copied()).collect();
-        self.remember(some);
-        self.people.leave_cell(now, self.cfg.forget_after);
-        self.table.mates = (cell, Vec::new());
-        // The cell's gossip begins anew with it.
-        self.set_card(|card| (card.cell, card.generation) = (cell, card.generation.saturating_add(1)));
-        self.reported = None;
-        self.delegates = vec![(self.entry.name_hash, self.cfg.address)];
-        self.set_role(now);
-        self.out.push_back(Output::Move { cell, doors });
     }
 }
