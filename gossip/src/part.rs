@@ -30,6 +30,9 @@ pub(crate) const CARD_ROOM: usize = 3_000;
 const RACK: &str = "rack";
 /// Longest rack that counts as one, bytes.
 const MAX_RACK_BYTES: usize = 64;
+/// What the protocol's clock says when this process begins: there is a time before it, which others
+/// tell of.
+const AGE: Duration = Duration::from_secs(3_600);
 /// Looks after which the list is made anew in any case: some of it runs out by itself.
 const LOOKS: u32 = 20;
 
@@ -124,7 +127,7 @@ impl Part {
         };
         let began = Instant::now();
         let mut part = Self {
-            cells: Cells::new(own, cfg.sealer(), Arc::default(), began.elapsed()),
+            cells: Cells::new(own, cfg.sealer(), Arc::default(), AGE + began.elapsed()),
             using,
             began,
             own: Vec::new(),
@@ -152,7 +155,7 @@ impl Part {
 
     /// For how long who is silent in the cell's gossip may be on its way from cell to cell.
     pub(crate) fn unsettled(&self) -> Option<Duration> {
-        self.cells.unsettled(self.began.elapsed())
+        self.cells.unsettled(self.now())
     }
 
     /// Whether more than one cell is there, or has to be.
@@ -224,15 +227,15 @@ impl Part {
     pub(crate) fn receive(&mut self, note: Note) {
         match note {
             Note::Message(Inbound { from, node, payload }) => {
-                self.cells.receive(self.began.elapsed(), &node, from, &payload);
+                self.cells.receive(self.now(), &node, from, &payload);
             }
-            Note::OfAnother { from, cell } => self.cells.called_from(self.began.elapsed(), cell, from),
+            Note::OfAnother { from, cell } => self.cells.called_from(self.now(), cell, from),
         }
     }
 
     /// Does what is due. `mates` and `own` are the cell's members where anything is new of them.
     pub(crate) fn pass(&mut self, news: Option<(Vec<Mate>, Vec<Member>)>) {
-        let now = self.began.elapsed();
+        let now = self.now();
         if let Some((mates, own)) = news {
             self.alive = living(&own);
             self.own = own;
@@ -262,6 +265,11 @@ impl Part {
         self.told = None;
     }
 
+    /// The time of the protocol's clock.
+    fn now(&self) -> Duration {
+        AGE + self.began.elapsed()
+    }
+
     /// All members, where anything may be new of them.
     pub(crate) fn list(&mut self) -> Option<Vec<Member>> {
         let shown = (self.cells.version(), self.is_used());
@@ -273,7 +281,7 @@ impl Part {
         if !shown.1 {
             return Some(self.own.clone());
         }
-        let people = self.cells.people(self.began.elapsed());
+        let people = self.cells.people(self.now());
         let jobs = self.jobs();
         let unnamed: HashSet<CellId> = self.cells.unnamed_jobs().collect();
         let mut facts = HashMap::with_capacity(people.len());
@@ -341,7 +349,7 @@ impl Part {
         if !self.is_used() {
             return HashSet::new();
         }
-        self.cells.people(self.began.elapsed()).into_iter().map(|person| person.card().name.clone()).collect()
+        self.cells.people(self.now()).into_iter().map(|person| person.card().name.clone()).collect()
     }
 }
 

@@ -316,10 +316,10 @@ impl Cell {
         !self.old && self.reports.iter().any(|kept| self.is_among(which, kept))
     }
 
-    /// What is known of it in short, by some of its reports.
-    pub(crate) fn known(&self, cell: CellId, which: impl Fn(&Kept) -> bool) -> Known {
+    /// What is known of it in short.
+    pub(crate) fn known(&self, cell: CellId) -> Known {
         let known = |kept: &Kept| (kept.author, kept.report.generation, kept.report.serial);
-        Known { cell, reports: self.reports.iter().filter(|kept| which(kept)).map(known).collect() }
+        Known { cell, reports: self.reports.iter().map(known).collect() }
     }
 
     /// Whether the report's roll is here and believed, and its author is of it.

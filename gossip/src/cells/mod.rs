@@ -88,7 +88,8 @@ pub struct CellsConfig {
     pub most: usize,
     /// Time between two calls of a delegate; other members call every second one.
     pub round: Duration,
-    /// A cell of which nothing was heard for so long is silent: its members count as dead.
+    /// A cell of which nothing was heard for so long is silent: its members are asked for a while, and
+    /// then dead.
     pub silent_after: Duration,
     /// How long a silent cell stays listed.
     pub forget_after: Duration,
@@ -158,6 +159,8 @@ pub struct Cells {
     unanswered: bool,
     next_round: Duration,
     contacts: Vec<SocketAddr>,
+    /// Delegates that a member of a silent cell has named: called in the next round.
+    found: Vec<SocketAddr>,
     /// Since when another cell would be right, and which.
     wanted: Option<(CellId, Duration)>,
     /// Until when members of its cell may be on their way to another, or come from one.
@@ -205,6 +208,7 @@ impl Cells {
             looked: 0,
             unanswered: false,
             contacts: Vec::new(),
+            found: Vec::new(),
             wanted: None,
             unsettled_until: Duration::ZERO,
             apart: None,

@@ -105,7 +105,14 @@ impl Cells {
                 let delegates = self.delegates.iter().map(|(_, address)| *address).collect();
                 self.send(from, &Message::Delegates(delegates));
             }
-            Message::Delegates(delegates) => self.remember(delegates.into_iter().take(DELEGATES).collect()),
+            Message::Delegates(delegates) => {
+                let delegates: Vec<SocketAddr> = delegates.into_iter().take(DELEGATES).collect();
+                // The rest of a silent cell may have chosen them.
+                if is_delegate && self.found.len() < DOORS && !self.table.leaderless(self.cell(), now).is_empty() {
+                    self.found.extend(&delegates);
+                }
+                self.remember(delegates);
+            }
             Message::Apart => self.come_apart(now, from),
             Message::News { .. } | Message::Cards { .. } => {}
         }

@@ -85,6 +85,7 @@ impl Cells {
         let others: Vec<SocketAddr> =
             self.delegates.iter().map(|(_, address)| *address).filter(|address| *address != self.cfg.address).collect();
         let leaderless = self.table.leaderless(self.cell(), now);
+        whom.append(&mut self.found);
         for _ in 0..DOORS.min(leaderless.len()) {
             whom.extend(leaderless.get(self.draw(leaderless.len())));
         }

@@ -3,6 +3,7 @@
 mod jobs;
 mod limits;
 mod moves;
+mod steady;
 
 use std::collections::{HashMap, HashSet};
 

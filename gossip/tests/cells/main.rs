@@ -197,6 +197,43 @@ fn a_delegate_that_stood_still_calls_nobody_dead() {
 }
 
 #[test]
+fn who_dies_around_a_partition_is_dead_soon_after_it() {
+    let mut sim = grown(11, 96, 16);
+    sim.cut(|at| u8::from(at % 3 == 0));
+    sim.run(15 * SECOND);
+    let dying = [10, 30, 50, 60];
+    sim.kill(dying[0]);
+    sim.kill(dying[1]);
+    sim.run(10 * SECOND);
+    sim.heal();
+    sim.run(SECOND);
+    sim.kill(dying[2]);
+    sim.kill(dying[3]);
+    let rest: Vec<usize> = (0..96).filter(|at| !dying.contains(at)).collect();
+    let is_known = |sim: &Sim, at| dying.iter().all(|dead| sim.state_of(at, *dead) == Some(MemberState::Dead));
+    let known = sim.until(&rest, 60 * SECOND, SECOND / 4, is_known);
+    // In virtual time: the same each time. Those that come back are believed after 12 s.
+    assert!(known.is_some_and(|known| known <= 20 * SECOND), "{known:?}: {:?}", wrong(&sim));
+    // And they stay dead, whoever comes to speak for their cells.
+    for _ in 0..2 {
+        let cell = sim.nodes[rest[0]].cells.as_ref().unwrap().cell();
+        let is_first =
+            |at: &&usize| sim.nodes[**at].cells.as_ref().is_some_and(|it| it.cell() == cell && it.is_delegate());
+        let delegate = *rest.iter().find(is_first).unwrap();
+        sim.kill(delegate);
+        for _ in 0..60 {
+            sim.run(SECOND / 4);
+            for at in rest.iter().filter(|at| sim.nodes[**at].cells.is_some()) {
+                let again = dying.iter().find(|dead| sim.state_of(*at, **dead) != Some(MemberState::Dead));
+                assert_eq!(again, None, "in the list of {at} at {} us", sim.now);
+            }
+        }
+        sim.start(delegate, &[1]);
+        sim.run(20 * SECOND);
+    }
+}
+
+#[test]
 fn who_stays_joined_is_not_called_dead_while_parts_come_and_go() {
     for seed in 1..=2 {
         let mut sim = grown(seed, 64, 16);

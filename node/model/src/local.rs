@@ -161,8 +161,8 @@ pub enum ExplainWhat {
     },
 }
 
-/// The time that a verdict is asked for, by the asked agent's clock. Of those that last to now it has
-/// the calls that ranks are in.
+/// The time that a verdict is asked for, by the asked agent's clock. One that lasts to now has the calls
+/// that ranks are in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum AskedSpan {
     /// What stands now, by the standing verdict where there can be one; of files, the time before

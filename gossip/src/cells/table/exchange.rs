@@ -120,7 +120,7 @@ impl Table {
                 continue;
             }
             if cell.stamp(Which::WithRoll) != beat.stamp {
-                differ.push(cell.known(beat.cell, |_| true));
+                differ.push(cell.known(beat.cell));
                 continue;
             }
             let among: Vec<usize> =
@@ -142,7 +142,7 @@ impl Table {
         let is_unheard =
             |(id, cell): &(&CellId, &Cell)| !theirs.contains_key(id) && cell.is_told(Which::All) && !cell.silent;
         let unheard = self.cells.iter().filter(is_unheard);
-        differ.extend(unheard.map(|(id, cell)| cell.known(*id, |_| true)));
+        differ.extend(unheard.map(|(id, cell)| cell.known(*id)));
         differ.truncate(MAX_CELLS);
         differ
     }
@@ -153,11 +153,7 @@ impl Table {
         for known in theirs.iter().take(MAX_CELLS) {
             let here = self.cells.get(&known.cell).filter(|cell| !cell.old);
             let Some(cell) = here.filter(|cell| cell.is_told(Which::Told)) else {
-                ask.push(
-                    here.map_or(Known { cell: known.cell, reports: Vec::new() }, |cell| {
-                        cell.known(known.cell, |_| true)
-                    }),
-                );
+                ask.push(here.map_or(Known { cell: known.cell, reports: Vec::new() }, |cell| cell.known(known.cell)));
                 continue;
             };
             let is_older = |kept: &&Kept| {
@@ -185,7 +181,7 @@ impl Table {
                 !cell.reports.iter().any(|kept| kept.author == *author && kept.report.age() >= (*generation, *serial))
             });
             if lacks {
-                ask.push(cell.known(known.cell, |_| true));
+                ask.push(cell.known(known.cell));
             }
             let ms = |since: Duration| u32::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u32::MAX);
             let heard = |kept: &Kept| Heard {
@@ -206,8 +202,8 @@ impl Table {
         self.voices.hear(delegate, now, self.round);
     }
 
-    /// What this member is to ask a delegate that it has heard for long, and that has all it knows: how
-    /// it hears authors that others say had a gap. As if their reports were lacking.
+    /// Cells of which this member is to ask a delegate that it has heard for long, and that has all it
+    /// knows: how it hears authors that others say had a gap.
     pub(crate) fn unsure(&self, delegate: u64, now: Duration) -> Vec<Known> {
         let is_steady = |since: Duration| now >= since + self.steady_after();
         if !self.voices.since(delegate).is_some_and(is_steady) {
@@ -215,7 +211,7 @@ impl Table {
         }
         let is_sure = |kept: &Kept| is_steady(kept.steady.began()) || kept.steady.is_claimed_by(delegate);
         let unsure = self.cells.iter().filter(|(_, cell)| !cell.silent && !cell.reports.iter().all(is_sure));
-        unsure.map(|(id, cell)| cell.known(*id, is_sure)).collect()
+        unsure.map(|(id, cell)| cell.known(*id)).collect()
     }
 
     /// Takes in reports. Of a delegate of this member's: it then keeps those that the delegate has.
@@ -253,19 +249,20 @@ impl Table {
             if changed || before != cell.reports.len() {
                 self.version += 1;
             }
+            // The delegate hears who made these, be it that it has no news of them.
+            if !cell.silent && !cell.reports.is_empty() {
+                cell.hear(now, Role::Member, round);
+            }
             // A delegate that was out of reach itself has heard others than this node; but of a cell that is
             // new here this node has heard nobody.
             let voice = self.voices.since(delegate).filter(|_| !is_new).unwrap_or_default();
             for heard in &news.heard {
                 let since = now.saturating_sub(ms(heard.steady_ms)).max(voice);
-                let its = cell.reports.iter_mut().find(|kept| kept.author == heard.author);
+                let its =
+                    cell.reports.iter_mut().find(|kept| (kept.author, kept.report.age()) == (heard.author, heard.age));
                 if let Some(kept) = its {
                     kept.steady.claim(delegate, since, &self.voices);
                 }
-            }
-            // The delegate hears who made these, be it that it has no news of them.
-            if !cell.silent && !cell.reports.is_empty() {
-                cell.hear(now, Role::Member, round);
             }
             self.vouch(now, news.cell, delegate, |_, kept| sent.contains(&(kept.author, kept.report.age())));
             self.judge(news.cell, now);
@@ -291,12 +288,9 @@ impl Table {
         }
         let asks = known.map_or(0, |kept| kept.asks);
         let moved = now.saturating_sub(idle);
-        let had_gap = |kept: &Kept| delegate.is_none() && kept.had_gap(now, self.round);
+        // A member's delegate says it with the report.
         let steady = match known {
-            Some(kept) if !had_gap(kept) => Steady::since(kept.steady.began()),
-            None if !self.cells.contains_key(&id) => {
-                Steady::since(now.saturating_sub(heard.map_or(Duration::ZERO, |heard| ms(heard.steady_ms))))
-            }
+            Some(kept) if delegate.is_none() && !kept.had_gap(now, self.round) => kept.steady.clone(),
             _ => Steady::since(now),
         };
         if !self.cells.contains_key(&id) && self.cells.len() >= MAX_CELLS {

@@ -1,6 +1,7 @@
 //! Who lives, as far as this node can tell: members by the reports that count, cells by whether they
 //! are heard.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,11 +85,13 @@ impl Table {
         kin.map(|(_, cell)| cell)
     }
 
-    /// Members of cells that fell silent a moment ago: the rest of one may have chosen delegates that
-    /// nobody here knows.
+    /// Members of cells that fell silent a moment ago, and did not fall apart: the rest of one may have
+    /// chosen delegates that nobody here knows.
     pub(crate) fn leaderless(&self, own: CellId, now: Duration) -> Vec<SocketAddr> {
-        let doubtful =
-            self.cells.iter().filter(|(id, cell)| **id != own && cell.silent && now < self.doubted_until(cell));
+        let doubtful = self
+            .cells
+            .iter()
+            .filter(|(id, cell)| **id != own && cell.silent && now < self.doubted_until(cell) && !self.has_kin(**id));
         let members = doubtful.flat_map(|(_, cell)| &cell.state).filter(|(_, state)| *state != MemberState::Dead);
         members.map(|(entry, _)| entry.card.address).collect()
     }
@@ -114,7 +117,14 @@ impl Table {
             Some(Ballot { roll, report: &kept.report, steady: now >= kept.steady.began() + steady_after })
         };
         let ballots: Vec<Ballot<'_>> = counting.iter().copied().filter_map(ballot).collect();
-        let state = count_votes(&ballots);
+        let mut state = count_votes(&ballots);
+        // Who was dead by the word of steady authors stays so by that of others.
+        if state.iter().any(|(_, state)| *state == MemberState::Unconfirmed) {
+            let dead = cell.state.iter().filter(|(_, state)| *state == MemberState::Dead);
+            let dead: HashSet<u128> = dead.map(|(entry, _)| entry.id).collect();
+            let doubted = state.iter_mut().filter(|(_, state)| *state == MemberState::Unconfirmed);
+            doubted.filter(|(entry, _)| dead.contains(&entry.id)).for_each(|(_, state)| *state = MemberState::Dead);
+        }
         let counted = Some(Arc::clone(&first.report));
         let ids = |state: &[(Arc<Entry>, MemberState)]| -> Vec<(u128, MemberState)> {
             state.iter().map(|(entry, state)| (entry.id, *state)).collect()

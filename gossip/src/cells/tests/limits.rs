@@ -3,27 +3,8 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::cells::known::{Ballot, Which, count_votes};
+use crate::cells::known::Which;
 use crate::cells::wire::{Heard, Known, News};
-
-#[test]
-fn it_takes_two_steady_authors_of_three_to_call_a_member_dead() {
-    let high: Vec<u16> = of_half(true).take(3).collect();
-    let (roll, _) = roll_of(&high);
-    // Whether each author is steady, and says that the first member lives.
-    let state = |says: [(bool, bool); 3]| {
-        let report =
-            |(author, (_, lives)): (&u16, (bool, bool))| report_of(*author, 1, &roll, [lives, true, true].into_iter());
-        let reports: Vec<Report> = high.iter().zip(says).map(report).collect();
-        let ballot = |(report, (steady, _))| Ballot { roll: &roll, report, steady };
-        let ballots: Vec<Ballot<'_>> = reports.iter().zip(says).map(ballot).collect();
-        count_votes(&ballots)[0].1
-    };
-    assert_eq!(state([(true, false), (true, false), (false, true)]), MemberState::Dead);
-    assert_eq!(state([(true, false), (false, false), (false, false)]), MemberState::Unconfirmed);
-    assert_eq!(state([(false, false), (false, false), (true, true)]), MemberState::Unconfirmed);
-    assert_eq!(state([(true, false), (false, true), (false, true)]), MemberState::Live);
-}
 
 fn told(by: &Cells) -> Vec<CellId> {
     by.table.beats().into_iter().map(|beat| beat.cell).collect()

@@ -104,7 +104,8 @@ async fn standing_or_recent(
     }
     if !takes_standing || question.job.is_some() {
         let since_ns = match question.span {
-            AskedSpan::Since { ns } => ns,
+            // The clock of who asks may be ahead.
+            AskedSpan::Since { ns } => ns.min(unix_now_ns()),
             AskedSpan::Last { ms } => ago_ns(ms),
             AskedSpan::Now | AskedSpan::Between { .. } => ago_ns(SINCE_MS),
         };
@@ -188,6 +189,10 @@ async fn last_of_files(
     started: Instant,
     cancelled: &CancellationToken,
 ) -> Result<(i64, i64), AskError> {
+    let newest = query::files::span_ns(coordinator).map(|(_, newest_ns)| newest_ns);
+    if let (AskedSpan::Since { ns }, Some(newest_ns)) = (question.span, newest) {
+        return Ok((ns, newest_ns.saturating_add(1)));
+    }
     let deadline = started + Duration::from_millis(question.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let sql = verdicts::last_sql(question.job.as_deref(), question.comm);
@@ -195,8 +200,7 @@ async fn last_of_files(
         Ok((rows, _)) => rows.first().and_then(|row| model::cells::integer(row, 0)),
         Err(message) => return Err(AskError::Failed { message, coverage: None }),
     };
-    let newest = query::files::span_ns(coordinator).map(|(_, newest_ns)| newest_ns).or(last_call_ns);
-    let newest_ns = newest.unwrap_or_else(unix_now_ns);
+    let newest_ns = newest.or(last_call_ns).unwrap_or_else(unix_now_ns);
     let before_ns = |ms| last_call_ns.unwrap_or(newest_ns).min(newest_ns).saturating_sub(ns(ms));
     let since_ns = match question.span {
         AskedSpan::Since { ns } => ns,

@@ -282,13 +282,11 @@ impl Target {
     /// # Errors
     /// It ends before it begins, or is in the future ([`UsageError`]).
     pub fn span(&self, since: When, until: Option<When>) -> Result<AskedSpan, UsageError> {
-        if let (When::Ago(back), None) = (since, until) {
-            return Ok(AskedSpan::Last { ms: millis(back) });
-        }
         let (since_ns, until_ns) = self.span_ns(since, until)?;
-        Ok(match until {
-            None => AskedSpan::Since { ns: since_ns },
-            Some(_) => AskedSpan::Between { since_ns, until_ns },
+        Ok(match (since, until) {
+            (When::Ago(back), None) => AskedSpan::Last { ms: millis(back).max(1) },
+            (_, None) => AskedSpan::Since { ns: since_ns },
+            (_, Some(_)) => AskedSpan::Between { since_ns, until_ns },
         })
     }
 
