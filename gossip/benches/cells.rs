@@ -1,6 +1,7 @@
 //! What cells cost, in virtual time: `cargo bench -p gossip --bench cells -- [NODES] [SEED] [HOURS] [PART]`
 //! (10,000 nodes, seed 1, an hour at rest). PART `storm`: all nodes but three start within 2 s, and nothing
-//! else is measured; `parts`: parts of a mesh of cells of 16 come off and back. What is a model and what is real: `../tests/cells/sim.rs`.
+//! else is measured; `parts` (64 nodes): parts of a
+//! mesh of cells of 16 come off and back. What is a model and what is real: `../tests/cells/sim.rs`.
 //!
 //! Lists are compared with what is at 200 nodes drawn at random, since all of them would be 10^8
 //! entries each time.
@@ -137,12 +138,13 @@ fn main() {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
     let number = |at: usize, usual| numbers.get(at).copied().unwrap_or(usual);
     let (nodes, seed, hours) = (number(0, 10_000) as usize, number(1, 1), number(2, 1));
-    let mut sim = Sim::new(seed, 256);
-    println!("{nodes} nodes, seed {seed}, loss 1 %, delay 0.2 to 5.2 ms");
     let part = |name: &str| std::env::args().any(|argument| argument == name);
     if part("parts") {
-        return parts(nodes, seed);
+        // Each list is compared with each other one.
+        return parts(number(0, 64) as usize, seed);
     }
+    let mut sim = Sim::new(seed, 256);
+    println!("{nodes} nodes, seed {seed}, loss 1 %, delay 0.2 to 5.2 ms");
     if part("storm") {
         return storm(&mut sim, nodes);
     }
