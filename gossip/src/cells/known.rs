@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::card::{Entry, MAX_ROLL, Roll};
 use super::cell::{CellId, mix, weight};
 use super::report::Report;
-use super::steady::{Steady, max_gap};
+use super::steady::{Role, Steady, max_gap};
 use super::wire::Known;
 use crate::member::MemberState;
 
@@ -20,13 +20,6 @@ const ASKS: u32 = 3;
 pub(crate) const MAX_BEATS: u32 = 100;
 /// Beats that a report may be ahead of two a round since it came: for messages that were late.
 const BEATS_AHEAD: u32 = 16;
-
-/// How this node knows cells: by itself, or by so many delegates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    Delegate,
-    Member,
-}
 
 /// Some of the reports that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,12 @@
 
 use std::time::Duration;
 
-use super::known::Role;
+/// How this node knows cells: by itself, or by so many delegates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Delegate,
+    Member,
+}
 
 /// Rounds without a word after which there was a gap: for a delegate, which hears of every author in
 /// each round, and for another member, which asks each of its delegates every six, and once more

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::card::{Entry, MAX_ROLL, Roll, SealedCard};
 use super::cell::{CellId, mix, weight};
-use super::known::{Ballot, Cell, DELEGATES, Fetch, Jobs, Kept, Role, Which, count_jobs, count_votes};
+use super::known::{Ballot, Cell, DELEGATES, Fetch, Jobs, Kept, Which, count_jobs, count_votes};
 use super::pool::Pool;
 use super::report::Report;
-use super::steady::{Steady, Voices};
+use super::steady::{Role, Steady, Voices};
 use super::wire::{Beat, FILL_BYTES, Known, News};
 use crate::member::MemberState;
 use crate::seal::Sealing;
