@@ -20,14 +20,13 @@ export TMPDIR
 chmod 1777 "$TMPDIR" # as /tmp: tests act as other users, too
 trap 'rm -rf "$printed" "$printed.rest" "$printed.progress" "$TMPDIR"' EXIT
 lane() {
-    LANE=$1 nice -n "${2:-0}" $cargo test --locked --workspace --all-targets --no-fail-fast --config "target.'cfg(unix)'.runner='$PWD/scripts/lane.sh'"
+    LANE=$1 $cargo test --locked --workspace --all-targets --no-fail-fast --config "target.'cfg(unix)'.runner='$PWD/scripts/lane.sh'"
 }
 # (Each with all that it starts in a process group of its own, to be ended together.)
 set -m
 lane waiting >"$printed" 2>&1 &
 waiting=$!
-# (Only with what is left of the CPU: nothing in it is judged by time, and live verdicts are on ranks that have a core.)
-lane rest 19 >"$printed.rest" 2>&1 &
+lane rest >"$printed.rest" 2>&1 &
 rest=$!
 set +m
 trap 'kill -- "-$waiting" "-$rest" 2>/dev/null; exit 130' INT TERM
