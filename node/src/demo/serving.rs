@@ -180,9 +180,15 @@ fn check(found: &Value) -> anyhow::Result<()> {
         })
         .filter_map(|more| more["share"].as_f64())
         .sum();
-    ensure!(injected >= INJECTED, "what was injected is {:.0} % of the excess: {slowest}", injected * 100.0);
+    let most: Vec<&str> = parts.iter().filter_map(|more| more["text"].as_str()).take(3).collect();
+    ensure!(
+        injected >= INJECTED,
+        "what was injected is {:.0} % of the excess; where it ran beside other work, try again. Most is: {}",
+        injected * 100.0,
+        most.join("; ")
+    );
     let shared = slowest["shared"].as_array().into_iter().flatten();
     let hosts: Vec<&Value> = shared.filter(|shared| shared["what"] == "host").map(|shared| &shared["of"]).collect();
-    ensure!(hosts == [AGENTS[1]], "the slowest are of {hosts:?}: {slowest}");
+    ensure!(hosts == [AGENTS[1]], "the slowest are of {hosts:?}, and not of {}", AGENTS[1]);
     Ok(())
 }

@@ -19,10 +19,13 @@ fn start(temporary: &Path, flags: &[&str]) -> Killed {
 
 /// Its output when it has ended. (It is less than a pipe holds.)
 fn wait_with_output(mut demo: Killed) -> Output {
-    let status = demo.0.wait().expect("it ends");
-    let (mut stdout, mut stderr) = (vec![], vec![]);
+    // Both at once: a pipe holds 64 KiB, and who writes more waits for a reader.
+    let (mut errors, mut stderr) = (demo.0.stderr.take().expect("piped"), vec![]);
+    let reader = std::thread::spawn(move || errors.read_to_end(&mut stderr).map(|_| stderr));
+    let mut stdout = vec![];
     demo.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("read");
-    demo.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("read");
+    let stderr = reader.join().expect("no panic").expect("read");
+    let status = demo.0.wait().expect("it ends");
     Output { status, stdout, stderr }
 }
 
