@@ -180,10 +180,9 @@ impl Running {
             if let Some(row) = self.waiting.pop_front() {
                 return Ok(Next::Row(row));
             }
-            if let Some(coverage) = self.ended.get() {
-                return Ok(Next::End(coverage.clone()));
+            if let Some(coverage) = self.at_end(cancelled).await? {
+                return Ok(Next::End(coverage));
             }
-            self.step(cancelled).await?;
         }
     }
 
