@@ -266,3 +266,35 @@ fn a_reader_who_asks_too_much_at_once_keeps_neither_owner_nor_agent_busy() {
         if asked.status.success() { Ok(()) } else { Err(stderr(&asked)) }
     });
 }
+
+#[tokio::test]
+async fn who_takes_dead_sockets_away_never_takes_one_that_is_being_opened() {
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("agent.sock");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+                    let _ = std::fs::remove_file(&path);
+                }
+            }
+        });
+        let opened = (0..2_000).try_for_each(|turn| {
+            let listener = model::local_socket::bind(&path).map_err(|error| format!("turn {turn}: {error}"))?;
+            let opened = UnixStream::connect(&path);
+            // An agent that ends takes its socket away before it stops to listen.
+            let removed = std::fs::remove_file(&path);
+            drop(listener);
+            opened.map_err(|error| format!("turn {turn}: {error}"))?;
+            removed.map_err(|error| format!("turn {turn}: {error}"))
+        });
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(opened, Ok(()), "it was taken away");
+    });
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 0, "nothing is left");
+}

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::net::UnixListener;
 
@@ -51,7 +52,18 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
         Ok(_) => return Err(BindError::NotASocket),
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    // Under another name until somebody listens: one that refuses calls is taken for a dead agent's.
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let number = OPENED.fetch_add(1, Ordering::Relaxed);
+    let unseen = path.with_file_name(format!(".{}-{number}", std::process::id()));
+    let bound = UnixListener::bind(&unseen).and_then(|listener| {
+        std::fs::set_permissions(&unseen, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::hard_link(&unseen, path)?;
+        Ok(listener)
+    });
+    let _ = std::fs::remove_file(&unseen);
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => BindError::InUse,
+        _ => BindError::Io(error),
+    })
 }
