@@ -30,6 +30,10 @@ if [ "${1:-}" = --test ]; then
     need lammps have lmp             # real programs whose ranks meet in sends and receives
     need hpcc have hpcc
     need python3-mpi4py /usr/bin/python3 -c "import mpi4py"
+    need python3-grpcio /usr/bin/python3 -c "import grpc"  # a server and a client of gRPC
+    need nghttp2-server have nghttpd           # others of HTTP/2
+    need nghttp2-client have h2load
+    need curl have curl
     need slurm-wlm test -x /usr/sbin/slurmctld   # a cluster on this machine
     need munge test -x /usr/sbin/munged
     need libgloo-dev test -e /usr/include/gloo/allreduce.h  # a real gloo job

@@ -17,6 +17,7 @@ const CHILD: usize = 1;
 /// `RM_ROOM_TALLY_0`, and then that of the other epoch.
 const TALLY: usize = 7;
 const CONNECTION: usize = 9;
+const STREAM: usize = 10;
 /// `RM_FURTHER_USERS`: for whom there is no count of their own.
 const FURTHER_USERS: u32 = u32::MAX - 1;
 /// `RM_MOST_PROCESSES`.
@@ -58,6 +59,11 @@ impl Users {
     /// A connection was removed that the programs had made.
     pub(crate) fn connection_left(&mut self, user: u32) {
         self.add(user, CONNECTION, -1);
+    }
+
+    /// A stream was removed that the programs had made.
+    pub(crate) fn stream_left(&mut self, user: u32) {
+        self.add(user, STREAM, -1);
     }
 
     fn held(&self, user: u32, kind: usize) -> i64 {

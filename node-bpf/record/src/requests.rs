@@ -12,7 +12,7 @@ pub struct RequestOf {
     pub service: Arc<str>,
     /// Whose server it is: `job:ID`, `pod:UID`, `container:ID`, `unit:NAME` or `user:NAME`.
     pub tenant: Arc<str>,
-    /// "http/1" or "other".
+    /// "http/1", "http/2", "grpc" or "other".
     pub protocol: &'static str,
     /// Method of HTTP; "OTHER" for one that is not known.
     pub method: Option<&'static str>,
@@ -43,6 +43,8 @@ pub struct RequestSeen {
     pub sent_tid: Option<u32>,
     /// Status of HTTP.
     pub status: Option<u16>,
+    /// Status of gRPC; 0: it went well.
+    pub grpc_status: Option<u32>,
     /// The port it came to; none of Unix sockets.
     pub port: Option<u16>,
     /// The client's address.
@@ -125,7 +127,7 @@ pub struct RequestSum {
     pub of: RequestOf,
     /// How many.
     pub count: u64,
-    /// Of these with a status from 500 on, or not answered.
+    /// Of these failed: status from 500 on, gRPC's not 0, reset, or not answered.
     pub errors: u64,
     /// Of these not answered: they have no duration.
     pub unanswered: u64,

@@ -23,6 +23,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define TCP_LAST_ACK 9
 #define TCP_LISTEN 10
 #define MSG_PEEK 2
+#define MSG_TRUNC 0x20
 #define MSG_ERRQUEUE 0x2000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -88,14 +89,37 @@ static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
 
 #define MESSAGE_VECTOR_AT 16 /* of msg_iov in struct user_msghdr */
 
-/* The address of the first byte that was received or sent; 0: not known (sendfile, io_uring). */
-static __always_inline __u64 buffer_of_this(void) {
+struct rm_vector { __u64 at, bytes; };
+
+/* Goes to the buffer that follows. `all`: bytes that the call has moved from there on. */
+static __always_inline void next_buffer(struct rm_buffers *buffers, __u64 all) {
+  struct rm_vector vector = {};
+  if (!buffers->vector || bpf_probe_read_user(&vector, sizeof vector, (void *)buffers->vector)) {
+    *buffers = (struct rm_buffers){.here = all};
+    return;
+  }
+  buffers->vector += sizeof vector;
+  buffers->at = vector.at;
+  buffers->here = vector.bytes < all ? vector.bytes : all;
+}
+
+static __always_inline void buffers_of_this(struct rm_buffers *buffers, __u64 all) {
   struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-  __u64 at = 0, first = 0;
+  __u64 at = 0;
   __u32 how = bytes_at(regs, &at);
-  if (how == RM_BYTES_UNKNOWN || how == RM_BYTES_DIRECT) return how == RM_BYTES_DIRECT ? at : 0;
-  if (how == RM_BYTES_MESSAGE && bpf_probe_read_user(&at, sizeof at, (void *)(at + MESSAGE_VECTOR_AT))) return 0;
-  return bpf_probe_read_user(&first, sizeof first, (void *)at) ? 0 : first;
+  *buffers = (struct rm_buffers){.here = all};
+  if (how == RM_BYTES_DIRECT) buffers->at = at;
+  if (how == RM_BYTES_MESSAGE && bpf_probe_read_user(&at, sizeof at, (void *)(at + MESSAGE_VECTOR_AT))) return;
+  if (how != RM_BYTES_MESSAGE && how != RM_BYTES_VECTOR) return;
+  buffers->vector = at;
+  next_buffer(buffers, all);
+}
+
+/* The address of the first byte that was received or sent; 0: not known. */
+static __always_inline __u64 buffer_of_this(__u64 all) {
+  struct rm_buffers buffers;
+  buffers_of_this(&buffers, all);
+  return buffers.at;
 }
 
 static __always_inline bool is_stream(struct sock *sk) { return BPF_CORE_READ(sk, sk_socket, type) == SOCK_STREAM; }
@@ -213,16 +237,26 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
   connection->state = RM_READING;
 }
 
+#include "http2.bpf.h"
+
 /* The first bytes of a connection, or of what follows an answer. */
 static __always_inline int received_anew(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
-                                         __u32 bytes, __u64 now) {
+                                         __u32 bytes, __u64 now, bool readable) {
   struct rm_request *request = &connection->request;
-  __u64 buffer = buffer_of_this();
+  __u64 buffer = readable ? buffer_of_this(bytes) : 0;
   __u8 first[4] = {};
   if (buffer && bytes >= sizeof first) bpf_probe_read_user(first, sizeof first, (void *)buffer);
   __u16 protocol = protocol_of(first, bytes);
   if (request->protocol == RM_PROTOCOL_UNKNOWN) {
     request->protocol = protocol;
+    if (protocol == RM_HTTP2) {
+      http2_begins(connection, sk, bytes, now, readable);
+      return 0;
+    }
+    __u8 header[RM_FRAME_HEADER];
+    if (protocol == RM_OTHER && bytes >= sizeof header && buffer &&
+        !bpf_probe_read_user(header, sizeof header, (void *)buffer) && looks_like_frame(header))
+      request->protocol = protocol = RM_HTTP2;
     bool looked_into = protocol == RM_HTTP1 || (protocol == RM_OTHER && (server->flags & RM_SERVER_ANY));
     if (!looked_into) {
       request->pid = bpf_get_current_pid_tgid() >> 32;
@@ -261,11 +295,16 @@ int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
     if (!connection) return 0;
   }
   if (connection->state == RM_IGNORED) return 0;
+  bool readable = !(flags & MSG_TRUNC); /* else the bytes are thrown away */
+  if (connection->state == RM_STREAMS) {
+    http2_moves(connection, sk, got, now, false, readable);
+    return 0;
+  }
   if (connection->state == RM_READING) {
     connection->request.bytes_in += got;
     return 0;
   }
-  return received_anew(server, connection, sk, got, now);
+  return received_anew(server, connection, sk, got, now, readable);
 }
 
 /* "HTTP/1.1 100 Continue" and its like are no answer; 101 is: what follows is another protocol's. */
@@ -277,7 +316,7 @@ static __always_inline bool is_interim(const __u8 *answer) {
 static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u64 now) {
   __builtin_memset(request->answer, 0, sizeof request->answer);
   if (request->protocol == RM_HTTP1 && bytes >= RM_ANSWER) {
-    __u64 buffer = buffer_of_this();
+    __u64 buffer = buffer_of_this(bytes);
     if (buffer) bpf_probe_read_user(request->answer, sizeof request->answer, (void *)buffer);
     if (is_interim(request->answer)) return false;
   }
@@ -295,6 +334,10 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   if (!connection) return 0;
   struct rm_request *request = &connection->request;
   __u64 now = bpf_ktime_get_ns();
+  if (connection->state == RM_STREAMS) {
+    http2_moves(connection, sk, sent, now, true, true);
+    return 0;
+  }
   if (connection->state == RM_READING) {
     if (!answers(request, sent, now)) return 0;
     connection->state = RM_ANSWERING;
@@ -320,9 +363,12 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
-  connection->state = RM_IGNORED; /* what may still be read is no request */
   __u32 user = connection->user;
-  if (state == TCP_CLOSE && !bpf_map_delete_elem(&connections, &key)) user_gives(user, RM_ROOM_CONNECTION);
+  /* Of HTTP/2, answers may still be sent; user space finds the streams that are left (their connection has no entry). */
+  if (connection->state != RM_STREAMS) connection->state = RM_IGNORED; /* what may still be read is no request */
+  if (state != TCP_CLOSE) return 0;
+  if (connection->request.protocol == RM_HTTP2) bpf_map_delete_elem(&http2, &key);
+  if (!bpf_map_delete_elem(&connections, &key)) user_gives(user, RM_ROOM_CONNECTION);
   return 0;
 }
 

@@ -6,7 +6,7 @@
 /* The ports that a process listens on which are told apart; of more, requests are those of any port. */
 #define RM_SERVER_PORTS 8
 /* rm_server.flags */
-#define RM_SERVER_ANY 1      /* also what is not HTTP/1.x: a request is what comes after an answer */
+#define RM_SERVER_ANY 1      /* also what is not HTTP: a request is what comes after an answer */
 #define RM_SERVER_UNIX 2     /* it listens on a Unix socket */
 #define RM_SERVER_ALL_PORTS 4
 
@@ -22,6 +22,8 @@ enum rm_protocol { RM_PROTOCOL_UNKNOWN = 0, RM_HTTP1 = 1, RM_HTTP2 = 2, RM_TLS =
 
 /* rm_request.flags */
 #define RM_REQUEST_OPAQUE 1  /* not a request: a connection that is not looked into, once for each */
+#define RM_REQUEST_POSITION_LOST 2 /* of these: an HTTP/2 connection that was looked into until now */
+#define RM_REQUEST_RESET 4   /* of HTTP/2: the server reset the stream, with an error */
 #define RM_REQUEST_TICKS 8   /* `ticks` is known */
 
 #define RM_HEAD 128
@@ -31,7 +33,7 @@ struct rm_request {
   unsigned int pid;
   unsigned int read_tid; /* thread that read its first bytes */
   unsigned int sent_tid; /* thread that sent the first bytes of the answer */
-  unsigned int number;   /* on its connection, from 1 */
+  unsigned int number;   /* on its connection, from 1; of HTTP/2 half the stream's, rounded up */
   unsigned long long connection; /* cookie of the socket */
   unsigned long long opened_ns;  /* when the connection was first seen */
   unsigned long long begin_ns;   /* CLOCK_MONOTONIC: the first bytes were read */
@@ -57,7 +59,7 @@ struct rm_request {
   unsigned int last_switches;
 };
 
-enum rm_connection_state { RM_IDLE = 0, RM_READING = 1, RM_ANSWERING = 2, RM_IGNORED = 3 };
+enum rm_connection_state { RM_IDLE = 0, RM_READING = 1, RM_ANSWERING = 2, RM_IGNORED = 3, RM_STREAMS = 4 /* HTTP/2 */ };
 
 /* The value of `connections`, key: cookie of the socket. */
 struct rm_connection {
@@ -66,8 +68,71 @@ struct rm_connection {
   unsigned int user; /* to whom it is counted */
 };
 
+/* The key of `streams`: of an HTTP/2 connection (http2.bpf.h). */
+struct rm_stream {
+  unsigned long long connection;
+  unsigned int number, pad;
+};
+
+/* Of a frame with headers, so many bytes at most are in one record; of a header block so many in all. */
+#define RM_PIECE 192
+#define RM_MOST_BLOCK (64 << 10)
+
+/* A record of the ring, told from a struct rm_request by its length: bytes of a frame with headers, as they were moved. */
+struct rm_piece {
+  unsigned long long connection;
+  unsigned int number;      /* in its direction on the connection, from 0: one that is missing is noticed */
+  unsigned int stream;
+  unsigned int frame_bytes; /* of the frame's payload */
+  unsigned int at;          /* where in it the piece begins */
+  unsigned char type, flags; /* of the frame */
+  unsigned char sent, pad;
+  unsigned int bytes;       /* so many follow */
+  unsigned char data[RM_PIECE];
+};
+
+/* Where the bytes lie that a call has moved, from some place on. */
+struct rm_buffers {
+  unsigned long long at;     /* the address of the next byte; 0: not known (sendfile, io_uring) */
+  unsigned long long here;   /* bytes that lie there in a row */
+  unsigned long long vector; /* the address of the `struct iovec` of those that follow; 0: there is none */
+};
+
+/* Where one direction of an HTTP/2 connection is. What a call has moved is here, too, and not on the stack: the verifier
+ * would follow each byte. */
+struct rm_frames {
+  unsigned int preface;      /* bytes of the client's preface that are to come */
+  unsigned int header_bytes; /* of the frame's header that have come; of RST_STREAM with the code */
+  unsigned int left;         /* bytes of its payload that are to come */
+  unsigned int length, stream;
+  unsigned int type, flags;
+  unsigned int begun;        /* the first frame has come */
+  unsigned int in_payload;   /* the header is all there, and the payload not */
+  unsigned int in_block;     /* only a CONTINUATION may come, of `block_stream` */
+  unsigned int block_stream, block_bytes;
+  unsigned int ends_stream;  /* the frame, or the one that it continues, ends its stream */
+  unsigned int last_stream;  /* the highest number of a stream that has begun */
+  unsigned int pieces;
+  unsigned int lost;         /* its position */
+  struct rm_buffers buffers;
+  unsigned long long all;    /* bytes of the call that are still to be looked at */
+  unsigned char header[32];
+  struct rm_piece piece; /* the last one */
+};
+
+/* The value of `http2`, key: cookie of the socket. */
+struct rm_http2 {
+  struct rm_frames received, sent;
+};
+
 /* Places of `request_losses`. */
-enum rm_request_loss { RM_REQUEST_LOST_RING = 0, RM_REQUEST_LOST_MAP = 1, RM_REQUEST_LOST_THREAD = 2, RM_REQUEST_LOSSES = 3 };
+enum rm_request_loss {
+  RM_REQUEST_LOST_RING = 0,
+  RM_REQUEST_LOST_MAP = 1,
+  RM_REQUEST_LOST_THREAD = 2,
+  RM_REQUEST_LOST_POSITION = 3, /* connections */
+  RM_REQUEST_LOSSES = 4
+};
 
 /* Processes of a server whose threads are followed beside its own: those that it wakes or is woken by, and theirs, so many
  * steps away from it. */
@@ -121,6 +186,9 @@ struct rm_stretch {
 _Static_assert(sizeof(struct rm_server) == 28, "src/serving/wire.rs writes 28 bytes");
 _Static_assert(sizeof(struct rm_request) == 288, "src/serving/wire.rs reads 288 bytes");
 _Static_assert(sizeof(struct rm_connection) == 296, "src/serving/wire.rs reads 296 bytes");
+_Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 bytes");
+_Static_assert(sizeof(struct rm_piece) == 32 + RM_PIECE && sizeof(struct rm_piece) < sizeof(struct rm_request),
+               "src/serving/wire.rs reads 32 bytes before the data, and tells the records by their lengths");
 _Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");
 _Static_assert(sizeof(struct rm_stretch) == 112, "src/serving/path.rs reads 112 bytes");
 

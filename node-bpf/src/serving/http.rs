@@ -11,6 +11,8 @@ const MOST_SEGMENTS: usize = 12;
 const LONG: usize = 20;
 /// No name is longer.
 const LONGEST: usize = 40;
+/// No path of gRPC is longer.
+const LONGEST_OF_GRPC: usize = 200;
 
 /// The first line of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +26,29 @@ pub(super) fn request_line(head: &[u8]) -> Option<RequestLine> {
     let line_end = head.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     let line = &head[..line_end.unwrap_or(head.len())];
     let space = line.iter().position(|byte| *byte == b' ')?;
-    let method = METHODS.into_iter().find(|method| method.as_bytes() == &line[..space]).unwrap_or("OTHER");
+    let method = method(&line[..space]);
     let rest = &line[space + 1..];
     let target_end = rest.iter().position(|byte| *byte == b' ');
     let is_whole = target_end.is_some() || line_end.is_some();
     let target = &rest[..target_end.unwrap_or(rest.len())];
     Some(RequestLine { method, route: route(target, is_whole) })
+}
+
+/// A method as it is shown.
+pub(super) fn method(name: &[u8]) -> &'static str {
+    METHODS.into_iter().find(|method| method.as_bytes() == name).unwrap_or("OTHER")
+}
+
+/// gRPC's path, "/package.Service/Method": names that the program has, so they are shown as they are.
+pub(super) fn grpc_route(path: &[u8]) -> Option<String> {
+    let path = std::str::from_utf8(path).ok().filter(|path| path.len() <= LONGEST_OF_GRPC)?;
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    let is_name = |name: &str| {
+        let mut characters = name.chars();
+        let first = characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        first && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    (service.split('.').all(is_name) && is_name(method)).then(|| path.to_owned())
 }
 
 /// The status of an answer.
@@ -39,7 +58,7 @@ pub(super) fn status(answer: &[u8; 16]) -> Option<u16> {
 }
 
 /// The template of a request's target. `is_whole`: nothing of it is cut off.
-fn route(target: &[u8], is_whole: bool) -> String {
+pub(super) fn route(target: &[u8], is_whole: bool) -> String {
     let path = without_host(target);
     let end = path.iter().position(|byte| matches!(byte, b'?' | b'#' | b';'));
     let (path, is_whole) = (&path[..end.unwrap_or(path.len())], is_whole || end.is_some());
@@ -131,6 +150,16 @@ mod tests {
         assert_eq!(request_line(b"PUT /v1/embed?x=").unwrap().route, "/v1/embed");
         assert_eq!(request_line(b"GET"), None);
         assert_eq!(request_line(b"BREW /pot HTTP/1.1\r\n").unwrap().method, "OTHER");
+    }
+
+    #[test]
+    fn names_of_grpc_are_shown_and_nothing_else() {
+        let long = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+        assert_eq!(grpc_route(long.as_bytes()).as_deref(), Some(long));
+        for path in ["/a.B", "/a.B/c/d", "/a.B/x?y", "/a..B/c", "/4711/c", "a.B/c", "/a.B/", "/ada@x/c"] {
+            assert_eq!(grpc_route(path.as_bytes()), None, "{path}");
+        }
+        assert_eq!(grpc_route(format!("/a.B/{}", "c".repeat(200)).as_bytes()), None);
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! takes them away with the last.
 //!
 //! `spec` has the rules for servers as typed, `find` finds servers, `programs` owns the BPF object,
-//! `wire` parses its bytes, `http` reads first lines, `sums` sums up and chooses rows. Of those,
-//! `switches` has what threads did, `path` finds what a request waited for, `rows` makes rows of it;
+//! `wire` parses its bytes, `http` reads first lines, `http2` what the headers of streams say (by
+//! `hpack`), `sums` sums up and chooses rows. Of those, `switches` has what threads did, `path` finds what a request waited for, `rows` makes rows of it;
 //! `tick` measures the kernel's tick.
 
 mod find;
+mod hpack;
 mod http;
+mod http2;
 mod path;
 mod programs;
 mod rows;
@@ -35,6 +37,7 @@ use crate::process::Processes;
 use crate::{loader, privileges};
 use files::Files;
 use find::{Finder, Found};
+use http2::Call;
 use programs::Programs;
 use rows::Names;
 use sums::Sums;
@@ -53,6 +56,8 @@ const QUIET_NS: u64 = 3_000_000_000;
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 /// Requests that were found quiet, and may come again with the next of their connection.
 const MOST_QUIET: usize = 65_536;
+/// Why requests are lost that come after it.
+const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
 
@@ -61,7 +66,7 @@ const PROBE: &str = "requests";
 pub struct ServingConfig {
     /// Servers by name.
     pub rules: Vec<ServeRule>,
-    /// Also those that listen and have a library for models mapped; of these HTTP/1.x only.
+    /// Also those that listen and have a library for models mapped; of these HTTP only.
     pub detect: bool,
     /// Record routes.
     pub paths: bool,
@@ -132,6 +137,8 @@ impl Serving {
             chosen: vec![],
             names: Names::new(privileges::only_user()),
             quiet: HashMap::new(),
+            http2: http2::Connections::default(),
+            positions_lost: HashSet::new(),
             tick: Tick::default(),
             status: Arc::clone(&status),
             sink,
@@ -202,6 +209,10 @@ struct Recorder {
     /// Requests that were delivered because their answers seemed over, by connection: the number
     /// on it, and the sends up to then.
     quiet: HashMap<u64, (u32, u32)>,
+    /// What HTTP/2's headers said.
+    http2: http2::Connections,
+    /// HTTP/2 connections that were looked into until now: how their streams end is not known.
+    positions_lost: HashSet<u64>,
     tick: Tick,
     status: Arc<Mutex<ServingStatus>>,
     sink: Box<dyn FnMut(Record) + Send>,
@@ -215,6 +226,7 @@ impl Recorder {
         if found.is_empty() && self.programs.is_some() {
             self.read();
             self.programs = None;
+            self.http2 = http2::Connections::default();
             self.servers.clear();
         }
         if self.finder.too_many {
@@ -279,9 +291,10 @@ impl Recorder {
     /// Takes what is in the ring.
     fn read(&mut self) {
         let Some(mut programs) = self.programs.take() else { return };
-        programs.ring.consume(|bytes| match wire::parse(bytes) {
-            Some(raw) => self.take(raw),
-            None => self.lose("parse", 1),
+        programs.ring.consume(|bytes| match (wire::parse(bytes), wire::piece(bytes)) {
+            (Some(raw), _) => self.take(raw),
+            (None, Some(piece)) => self.http2.take(&piece),
+            (None, None) => self.lose("parse", 1),
         });
         self.hand_on_chosen(&mut programs);
         self.programs = Some(programs);
@@ -304,13 +317,21 @@ impl Recorder {
     fn second(&mut self, last: bool) {
         self.clock.refresh();
         self.deliver_quiet(last);
+        let left = self.programs.as_ref().map(Programs::streams_left).unwrap_or_default();
+        let has_streams = |connection: &u64| self.programs.as_ref().is_some_and(|p| p.has_streams(*connection));
+        let gone: Vec<u64> = self.http2.known().filter(|connection| !has_streams(connection)).collect();
         // Of a connection that closed meanwhile it is in the ring.
         self.read();
         let lost = self.programs.as_mut().map(Programs::lost);
         if let Some(lost) = lost {
             self.lose("ringbuf", lost.ring);
             self.lose("map_full", lost.map);
+            self.lose(CONNECTION_LOST, lost.positions);
+            self.end_streams(&left, lost.ring == 0);
         }
+        gone.into_iter().for_each(|connection| self.http2.forget(connection));
+        let unread = self.http2.unread();
+        self.lose("headers of HTTP/2 that were not read: paths and statuses", unread);
         let now_ns = self.clock.now_unix_ns();
         self.sums.take(now_ns, last).into_iter().for_each(|sum| (self.sink)(sum));
     }
@@ -333,13 +354,29 @@ impl Recorder {
             let is_over = match state {
                 State::Answering => all || silent_ns(&raw) >= QUIET_NS,
                 State::Reading => raw.port.is_none() && silent_ns(&raw) >= FORGOTTEN_NS,
-                State::Other => false,
+                State::Streams | State::Other => false,
             };
             if is_over && !delivered {
                 self.request(&raw);
                 self.quiet.insert(raw.connection, (raw.number, raw.sends));
             }
         }
+    }
+
+    /// Requests whose connections have closed before their answers had ended. `all_came`: nothing of the
+    /// ring was lost meanwhile, so that a connection's last word would be known.
+    fn end_streams(&mut self, left: &[Vec<u8>], all_came: bool) {
+        let mut lost = 0;
+        for key in left {
+            let Some(raw) = self.programs.as_mut().and_then(|programs| programs.take_stream(key)) else { continue };
+            if all_came && !self.positions_lost.contains(&raw.connection) {
+                self.request(&raw);
+            } else {
+                lost += 1;
+            }
+        }
+        self.lose("requests on HTTP/2 connections that could not be followed", lost);
+        self.positions_lost.clear();
     }
 
     /// A record of the ring.
@@ -362,8 +399,11 @@ impl Recorder {
         let Some(server) = self.servers.get_mut(&raw.pid) else {
             return self.lose("process_gone", 1);
         };
-        let line = if raw.protocol == Protocol::Http1 { http::request_line(raw.head()) } else { None };
-        let route = line.as_ref().filter(|_| self.paths).map(|line| Arc::from(line.route.as_str()));
+        let said = match raw.protocol {
+            Protocol::Http1 => said_by_lines(raw),
+            Protocol::Http2 => self.http2.ended(raw.connection, raw.stream()),
+            Protocol::Tls | Protocol::Other => Call::default(),
+        };
         let begin_ns = raw.begin_ns.saturating_sub(queued_ns.unwrap_or(0));
         let since = |ns: u64| i64::try_from(ns.saturating_sub(begin_ns)).unwrap_or(i64::MAX);
         let amount = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
@@ -376,14 +416,20 @@ impl Recorder {
                 pid: raw.pid,
                 service: Arc::clone(&server.service),
                 tenant: Arc::clone(&server.tenant),
-                protocol: if raw.protocol == Protocol::Http1 { "http/1" } else { "other" },
-                method: line.map(|line| line.method),
-                route,
+                protocol: match raw.protocol {
+                    Protocol::Http1 => "http/1",
+                    Protocol::Http2 if said.is_grpc => "grpc",
+                    Protocol::Http2 => "http/2",
+                    Protocol::Tls | Protocol::Other => "other",
+                },
+                method: said.method,
+                route: said.route.filter(|_| self.paths),
                 cgroup_id: raw.cgroup_id,
             },
             tid: raw.read_tid,
             sent_tid: raw.first_ns.map(|_| raw.first.0),
-            status: http::status(&raw.answer).filter(|_| raw.first_ns.is_some() && raw.protocol == Protocol::Http1),
+            status: said.status,
+            grpc_status: said.grpc_status,
             port: raw.port,
             peer: None, // written out where it becomes a row
             connection: raw.connection,
@@ -397,7 +443,7 @@ impl Recorder {
             kept: "",
             stands_for: 0,
         };
-        if let Some(mut kept) = self.sums.add(seen) {
+        if let Some(mut kept) = self.sums.add(seen, raw.reset) {
             kept.peer = raw.peer.map(|peer| peer.to_string());
             self.chosen.push((raw.clone(), kept));
         }
@@ -405,9 +451,13 @@ impl Recorder {
 
     /// A connection that is not looked into: said once for each server and protocol.
     fn opaque(&mut self, raw: &RawRequest) {
+        if raw.position_lost {
+            self.positions_lost.insert(raw.connection);
+        }
         let Some(server) = self.servers.get_mut(&raw.pid) else { return };
         let what = match raw.protocol {
-            Protocol::Http2 => "HTTP/2: its streams are not told apart",
+            Protocol::Http2 if raw.position_lost => "HTTP/2 by calls whose bytes cannot be read",
+            Protocol::Http2 => "HTTP/2 and were open before it was followed",
             Protocol::Tls => "TLS: what it carries is not seen",
             _ => return, // of a server that was not named: it may be anything
         };
@@ -430,6 +480,17 @@ impl Recorder {
             let (ts_ns, probe, reason) = (self.clock.now_unix_ns(), PROBE.to_owned(), reason.to_owned());
             (self.sink)(Record::Loss(LossCount { ts_ns, since_ns: None, probe, reason, lost }));
         }
+    }
+}
+
+/// What the first lines of HTTP/1.x say.
+fn said_by_lines(raw: &RawRequest) -> Call {
+    let line = http::request_line(raw.head());
+    Call {
+        method: line.as_ref().map(|line| line.method),
+        route: line.map(|line| line.route.into()),
+        status: http::status(&raw.answer).filter(|_| raw.first_ns.is_some()),
+        ..Call::default()
     }
 }
 

@@ -8,7 +8,7 @@ use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::switches::Switches;
-use super::wire::{self, Listens, Open};
+use super::wire::{self, Listens, Open, RawRequest, State};
 use crate::error::Error;
 use crate::lookup::{self, Aligned};
 use crate::ring::Ring;
@@ -28,9 +28,12 @@ pub(super) struct Programs {
     /// Processes whose threads are followed: servers, and those that work with them.
     threads_of: MapHandle,
     connections: MapHandle,
+    /// HTTP/2: connections that are looked into, and their requests.
+    http2: MapHandle,
+    streams: MapHandle,
     losses: MapHandle,
     users: Users,
-    lost: [u64; 3],
+    lost: [u64; 4],
     pub(super) ring: Ring,
     pub(super) switches: Switches,
     followed: HashMap<u32, Listens>,
@@ -41,6 +44,8 @@ pub(super) struct Programs {
 pub(super) struct Lost {
     pub(super) ring: u64,
     pub(super) map: u64,
+    /// HTTP/2 connections that are not looked into any more.
+    pub(super) positions: u64,
 }
 
 impl Programs {
@@ -58,7 +63,7 @@ impl Programs {
         let object = open.and_then(|open| open.load()).map_err(failed)?;
         let map = |name| lookup::map(&object, name).map_err(failed);
         let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);
-        let threads_of = map("followed")?;
+        let (threads_of, http2, streams) = (map("followed")?, map("http2")?, map("streams")?);
         let switches = Switches::open(&map("stretches")?, &map("stretch_count")?)
             .map_err(|source| Error::Os { doing: "mapping the ring of threads", source })?;
         let users = Users::new(&object).map_err(failed)?;
@@ -74,9 +79,11 @@ impl Programs {
             servers,
             threads_of,
             connections,
+            http2,
+            streams,
             losses,
             users,
-            lost: [0; 3],
+            lost: [0; 4],
             ring,
             switches,
             followed: HashMap::new(),
@@ -133,15 +140,40 @@ impl Programs {
     pub(super) fn forget(&mut self, connection: u64) {
         let key = connection.to_ne_bytes();
         let user = self.connections.lookup(&key, MapFlags::ANY).ok().flatten().and_then(|entry| wire::user(&entry));
+        let _ = self.http2.delete(&key); // most are none
         // gone already is as good
         if let (Ok(()), Some(user)) = (self.connections.delete(&key), user) {
             self.users.connection_left(user);
         }
     }
 
+    /// Whether a connection is there, and is HTTP/2 that is looked into.
+    pub(super) fn has_streams(&self, connection: u64) -> bool {
+        let entry = self.connections.lookup(&connection.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        entry.and_then(|entry| wire::open(&entry)).is_some_and(|open| open.state == State::Streams)
+    }
+
+    /// The keys of streams whose connections are no more, or not looked into any more.
+    pub(super) fn streams_left(&self) -> Vec<Vec<u8>> {
+        let mut has: HashMap<u64, bool> = HashMap::new();
+        let mut left = |key: &Vec<u8>| {
+            let Some((connection, _)) = wire::stream_key(key) else { return false };
+            !*has.entry(connection).or_insert_with(|| self.has_streams(connection))
+        };
+        self.streams.keys().filter(|key| left(key)).collect()
+    }
+
+    /// Removes a stream. None where it has ended meanwhile.
+    pub(super) fn take_stream(&mut self, key: &[u8]) -> Option<RawRequest> {
+        let entry = self.streams.lookup(key, MapFlags::ANY).ok()??;
+        self.streams.delete(key).ok()?;
+        wire::user(&entry).into_iter().for_each(|user| self.users.stream_left(user));
+        wire::open(&entry).map(|open| open.request)
+    }
+
     /// What was lost since the last time.
     pub(super) fn lost(&mut self) -> Lost {
-        let mut since = [0; 3];
+        let mut since = [0; 4];
         for (place, since) in since.iter_mut().enumerate() {
             let found = self.losses.lookup(&(place as u32).to_ne_bytes(), MapFlags::ANY).ok().flatten();
             let now =
@@ -149,6 +181,6 @@ impl Programs {
             *since = now.saturating_sub(self.lost[place]);
             self.lost[place] = now;
         }
-        Lost { ring: since[0], map: since[1] + since[2] }
+        Lost { ring: since[0], map: since[1] + since[2], positions: since[3] }
     }
 }

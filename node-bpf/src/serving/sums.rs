@@ -149,8 +149,9 @@ impl Sum {
 }
 
 impl Sums {
-    /// Counts a request. It comes back, with why, where it becomes a row.
-    pub(super) fn add(&mut self, mut request: RequestSeen) -> Option<RequestSeen> {
+    /// Counts a request. It comes back, with why, where it becomes a row. `reset`: its server ended it
+    /// with an error.
+    pub(super) fn add(&mut self, mut request: RequestSeen, reset: bool) -> Option<RequestSeen> {
         let service = self.services.entry(Arc::clone(&request.of.service)).or_default();
         if let Some(route) = &request.of.route
             && !service.routes.contains(route)
@@ -162,7 +163,10 @@ impl Sums {
             }
         }
         let unanswered = request.first_byte_ns.is_none();
-        let failed = unanswered || request.status.is_some_and(|status| status >= 500);
+        let failed = reset
+            || unanswered
+            || request.status.is_some_and(|status| status >= 500)
+            || request.grpc_status.is_some_and(|status| status != 0);
         let duration_ns = request.duration_ns.map(|ns| ns.max(0).cast_unsigned());
         let kept = service.keeps(duration_ns, failed);
         self.count(&request, duration_ns, (failed, unanswered));
@@ -241,6 +245,7 @@ mod tests {
             tid: 7,
             sent_tid: Some(7),
             status: Some(200),
+            grpc_status: None,
             port: Some(80),
             peer: None,
             connection: 1,
@@ -269,7 +274,7 @@ mod tests {
         let mut all = Sums::default();
         for second in 0..20 {
             for n in 0..5 {
-                let kept = all.add(request(second * SECOND_NS, 1_000_000 * (n + 1))).unwrap();
+                let kept = all.add(request(second * SECOND_NS, 1_000_000 * (n + 1)), false).unwrap();
                 assert_eq!((kept.kept, kept.stands_for), ("all", 1));
             }
             all.take((second + 1) * SECOND_NS, false);
@@ -286,7 +291,7 @@ mod tests {
                 if n == 77 {
                     one.status = Some(503);
                 }
-                let kept = all.add(one);
+                let kept = all.add(one, false);
                 if second < 10 {
                     continue; // what is slow is not known yet
                 }
@@ -309,7 +314,7 @@ mod tests {
     #[test]
     fn the_first_second_of_a_burst_makes_few_rows_and_they_stand_for_all_of_it() {
         let mut all = Sums::default();
-        let kept: Vec<RequestSeen> = (0..100_000).filter_map(|_| all.add(request(0, 1_000_000))).collect();
+        let kept: Vec<RequestSeen> = (0..100_000).filter_map(|_| all.add(request(0, 1_000_000), false)).collect();
         assert!(kept.len() < 300, "{} rows", kept.len());
         let stood_for: u64 = kept.iter().map(|kept| u64::from(kept.stands_for)).sum();
         assert!((90_000..=110_000).contains(&stood_for), "{stood_for}");
@@ -323,7 +328,7 @@ mod tests {
             if n % 10 == 0 {
                 (one.duration_ns, one.first_byte_ns) = (None, None);
             }
-            all.add(one);
+            all.add(one, false);
         }
         let over = sums(all.take(9 * SECOND_NS, false));
         assert_eq!((over.len(), over[0].count, over[0].unanswered, over[0].errors), (7, 1_000, 100, 100));
@@ -339,7 +344,7 @@ mod tests {
         for n in 0..5_000 {
             let mut one = request(0, 1_000);
             one.of.route = Some(format!("/{n}").into());
-            all.add(one);
+            all.add(one, false);
         }
         let taken = sums(all.take(0, true));
         assert_eq!(taken.len(), MOST_ROUTES + 1);

@@ -17,8 +17,13 @@ const SERVER_ANY: u32 = 1;
 const SERVER_UNIX: u32 = 2;
 const SERVER_ALL_PORTS: u32 = 4;
 
+/// `struct rm_piece`, up to its bytes.
+const PIECE_HEAD_BYTES: usize = 32;
+
 /// `RM_REQUEST_OPAQUE` and its kin.
 const OPAQUE: u32 = 1;
+const POSITION_LOST: u32 = 2;
+const RESET: u32 = 4;
 const HAVE_TICKS: u32 = 8;
 
 /// `struct rm_followed` of a server.
@@ -48,7 +53,7 @@ pub(super) struct Listens {
     /// Ascending.
     pub(super) ports: Vec<u16>,
     pub(super) unix: bool,
-    /// Also what is not HTTP/1.x.
+    /// Also what is not HTTP.
     pub(super) any_protocol: bool,
     /// To whom its connections are counted.
     pub(super) user: u32,
@@ -97,6 +102,10 @@ pub(super) struct RawRequest {
     pub(super) jiffies: u32,
     /// A connection that is not looked into.
     pub(super) opaque: bool,
+    /// Of these: an HTTP/2 connection that was looked into up to now.
+    pub(super) position_lost: bool,
+    /// The server reset its stream, with an error.
+    pub(super) reset: bool,
     pub(super) port: Option<u16>,
     /// The client's address; none of Unix sockets.
     pub(super) peer: Option<IpAddr>,
@@ -107,13 +116,55 @@ pub(super) struct RawRequest {
 }
 
 impl RawRequest {
+    /// Of HTTP/2 its stream, which a client has begun: an odd number.
+    pub(super) fn stream(&self) -> u32 {
+        self.number.saturating_mul(2).saturating_sub(1)
+    }
+
     /// The first bytes of the request.
     pub(super) fn head(&self) -> &[u8] {
         self.head.get(..self.head_bytes).unwrap_or_default()
     }
 }
 
-/// One record of the ring, or the beginning of a connection's entry. None where it is none.
+/// Bytes of a frame with headers (`struct rm_piece`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece<'a> {
+    pub(super) connection: u64,
+    /// In its direction on the connection, from 0.
+    pub(super) number: u32,
+    pub(super) stream: u32,
+    /// Of the frame's payload, and where in it these begin.
+    pub(super) frame_bytes: u32,
+    pub(super) at: u32,
+    /// The frame's type and flags.
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// By the server.
+    pub(super) is_sent: bool,
+    pub(super) data: &'a [u8],
+}
+
+/// A record of the ring that is bytes of headers. None where it is not.
+pub(super) fn piece(bytes: &[u8]) -> Option<Piece<'_>> {
+    if bytes.len() >= REQUEST_BYTES {
+        return None;
+    }
+    let mut r = Reader::new(bytes);
+    let (connection, number, stream, frame_bytes, at) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let ([kind, flags, sent, _padding], length) = (r.array()?, r.u32()?);
+    let data = bytes.get(PIECE_HEAD_BYTES..)?.get(..length as usize)?;
+    Some(Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent: sent != 0, data })
+}
+
+/// The key of a stream (`struct rm_stream`): its connection, and its number there.
+pub(super) fn stream_key(key: &[u8]) -> Option<(u64, u32)> {
+    let mut r = Reader::new(key);
+    Some((r.u64()?, r.u32()?))
+}
+
+/// A record of the ring that is a request, or the beginning of a connection's entry. None where it
+/// is none.
 pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     if bytes.len() < REQUEST_BYTES {
         return None;
@@ -151,6 +202,8 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
         ticks: (flags & HAVE_TICKS != 0).then_some(ticks),
         jiffies,
         opaque: flags & OPAQUE != 0,
+        position_lost: flags & POSITION_LOST != 0,
+        reset: flags & RESET != 0,
         port: (port != 0).then_some(port),
         peer,
         protocol: match protocol {
@@ -178,6 +231,8 @@ pub(super) struct Open {
 pub(super) enum State {
     Reading,
     Answering,
+    /// HTTP/2: its requests are streams.
+    Streams,
     /// Its last request is over, or it is not looked into.
     Other,
 }
@@ -190,6 +245,7 @@ pub(super) fn open(entry: &[u8]) -> Option<Open> {
     let state = match Reader::new(entry.get(STATE_AT..)?).u32()? {
         1 => State::Reading,
         2 => State::Answering,
+        4 => State::Streams,
         _ => State::Other,
     };
     Some(Open { request: parse(entry)?, state })
@@ -232,14 +288,34 @@ pub(super) mod tests {
         assert_eq!((raw.head(), raw.opaque), (&b"GET / HTTP/1.1\r\n"[..], false));
         let other = parse(&record(b"", 0, 1)).unwrap();
         assert_eq!((other.ticks, other.peer), (None, None));
-        assert_eq!(parse(&record(b"", 0, 2)[..200]), None);
+        assert_eq!((parse(&record(b"", 0, 2)[..200]), piece(&record(b"", 0, 2))), (None, None));
+    }
+
+    #[test]
+    fn a_piece_of_headers_is_read_field_by_field() {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let bytes = [&7_u64.to_ne_bytes()[..], &words(&[3, 5, 20, 17]), &[9, 4, 1, 0], &words(&[3]), b"abc"].concat();
+        let expected = Piece {
+            connection: 7,
+            number: 3,
+            stream: 5,
+            frame_bytes: 20,
+            at: 17,
+            kind: 9,
+            flags: 4,
+            is_sent: true,
+            data: b"abc",
+        };
+        assert_eq!((piece(&bytes), parse(&bytes)), (Some(expected), None));
+        assert_eq!((piece(&bytes[..34]), piece(&bytes[..20])), (None, None));
+        assert_eq!(stream_key(&[&7_u64.to_ne_bytes()[..], &words(&[5, 0])].concat()), Some((7, 5)));
     }
 
     #[test]
     fn an_entry_is_a_request_with_a_state() {
         let entry = |state: u32| [record(b"x", 0, 2), [state, 0].map(u32::to_ne_bytes).concat()].concat();
-        let states: Vec<State> = (0..4).filter_map(|state| Some(open(&entry(state))?.state)).collect();
-        assert_eq!(states, [State::Other, State::Reading, State::Answering, State::Other]);
+        let states: Vec<State> = (0..5).filter_map(|state| Some(open(&entry(state))?.state)).collect();
+        assert_eq!(states, [State::Other, State::Reading, State::Answering, State::Other, State::Streams]);
         assert_eq!(open(&record(b"x", 0, 2)), None);
     }
 

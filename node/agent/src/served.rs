@@ -28,7 +28,7 @@ pub(super) struct Ended {
     pub(super) durations: Durations,
     /// All.
     pub(super) requests: u64,
-    /// Of these with a status from 500 on, or not answered.
+    /// Of these failed: status from 500 on, gRPC's not 0, reset, or not answered.
     pub(super) failed: u64,
 }
 

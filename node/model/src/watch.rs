@@ -109,7 +109,7 @@ pub struct ServiceNow {
     pub name: String,
     /// Requests.
     pub count: u64,
-    /// Of these with a status from 500 on, or not answered.
+    /// Of these failed: status from 500 on, gRPC's not 0, reset, or not answered.
     pub errors: u64,
     /// Durations of the answered ones together, nanoseconds.
     pub sum_ns: u64,

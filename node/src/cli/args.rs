@@ -116,7 +116,7 @@ pub(super) struct UpArgs {
     pub(super) usdt: Vec<String>,
     /// Record the requests that these processes answer (repeatable): those of the executable, of the
     /// systemd unit, or that listen on the TCP port. Model servers are found without it, and their
-    /// HTTP/1.x requests recorded (docs/serving.md)
+    /// HTTP requests recorded (docs/serving.md)
     #[arg(long, value_name = "NAME=exe:GLOB|port:N|unit:UNIT")]
     pub(super) serve: Vec<String>,
     /// Record no requests but those of --serve

@@ -264,6 +264,7 @@ mod tests {
             tid: pid,
             sent_tid: Some(pid),
             status: Some(200),
+            grpc_status: None,
             port: Some(80),
             peer: Some("10.0.0.1".to_owned()),
             connection: 1,

@@ -187,6 +187,7 @@ CREATE TABLE requests (
     method        TEXT,
     route         TEXT,
     status        INTEGER,
+    grpc_status   INTEGER,
     port          INTEGER,
     peer          TEXT,
     connection    INTEGER NOT NULL,

@@ -78,6 +78,7 @@ fn request(ts_ns: i64, n: i64, duration_ns: i64, of: &RequestOf) -> Vec<Record> 
         tid: 77,
         sent_tid: Some(77),
         status: Some(200),
+        grpc_status: None,
         port: Some(8_000),
         peer: Some("10.0.9.1".to_owned()),
         connection: 1,

@@ -6,6 +6,7 @@ mod common;
 
 mod demo;
 mod grown;
+mod http2;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -171,6 +171,7 @@ fn request(ts_ns: i64, rng: &mut StdRng, made: &mut Vec<Made>) {
         tid: pid,
         sent_tid: answered.then_some(pid),
         status: answered.then_some(200),
+        grpc_status: None,
         port: Some(8000),
         peer: Some("10.0.9.1".to_owned()),
         connection,

@@ -55,7 +55,7 @@ pub struct Window {
     pub durations: Durations,
     /// All, also those that were not answered.
     pub requests: u64,
-    /// Of these with a status from 500 on, or not answered.
+    /// Of these failed: status from 500 on, gRPC's not 0, reset, or not answered.
     pub failed: u64,
 }
 

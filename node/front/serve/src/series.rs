@@ -55,7 +55,11 @@ pub(super) const METRICS: [Metric; 42] = [
     metric("rankmesh_recording_share_ratio", Gauge, "Part of its time that recording takes of who makes most calls"),
     metric("rankmesh_recorded_call_seconds", Gauge, "What a recorded call costs who makes it"),
     metric("rankmesh_requests_total", Counter, "Requests that a service on a node has got"),
-    metric("rankmesh_request_errors_total", Counter, "Of these with a status from 500 on, or not answered"),
+    metric(
+        "rankmesh_request_errors_total",
+        Counter,
+        "Of these failed: status from 500 on, gRPC's not 0, reset, or not answered",
+    ),
     metric("rankmesh_request_duration_seconds", Histogram, "Durations of the answered ones, of the server's side"),
     metric("rankmesh_service_tail_grown", Gauge, "Whether p99 of a service on a node is more than its own last day's"),
     metric("rankmesh_nodes", Gauge, "Nodes of the mesh by state"),

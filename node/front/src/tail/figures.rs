@@ -27,7 +27,7 @@ const RATIO_OF_FEW: f64 = 2.0;
 pub struct Figures {
     /// Requests.
     pub count: i64,
-    /// Of these with a status from 500 on, or not answered.
+    /// Of these failed: status from 500 on, gRPC's not 0, reset, or not answered.
     pub errors: i64,
     /// Of these not answered.
     pub unanswered: i64,

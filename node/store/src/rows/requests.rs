@@ -15,7 +15,8 @@ pub(super) fn request(r: &RequestSeen, rows: &mut RowColumns) -> bool {
     let of = &r.of;
     cells!(
         rows, r: ts_ns, duration_ns, first_byte_ns, queued_ns, pid = of.pid, tid, sent_tid, service = of.service,
-        tenant = of.tenant, protocol = of.protocol, method = of.method, route = of.route, status, port, peer,
+        tenant = of.tenant, protocol = of.protocol, method = of.method, route = of.route, status, grpc_status, port,
+        peer,
         connection = bits(r.connection), number, bytes_in = quantity(r.bytes_in).unwrap_or(i64::MAX),
         bytes_out = quantity(r.bytes_out).unwrap_or(i64::MAX), sends, gap_ns, cpu_ns, run_delay_ns, kept, stands_for,
         cgroup_id = bits(of.cgroup_id),

@@ -87,6 +87,7 @@ pub const TABLES: &[Table] = &[
             "method",
             "route",
             "status",
+            "grpc_status",
             "connection",
             "number",
             "tid",

@@ -1,0 +1,106 @@
+use super::*;
+
+const END_STREAM: u8 = 1;
+
+/// Hands a frame over in pieces of `most` bytes.
+struct Sender {
+    numbers: [u32; 2],
+    most: usize,
+}
+
+impl Sender {
+    fn send(&mut self, to: &mut Connections, (stream, is_sent): (u32, bool), (kind, flags): (u8, u8), payload: &[u8]) {
+        let pieces: Vec<&[u8]> = if payload.is_empty() { vec![payload] } else { payload.chunks(self.most).collect() };
+        let mut at = 0;
+        for data in pieces {
+            let number = self.numbers[usize::from(is_sent)];
+            self.numbers[usize::from(is_sent)] += 1;
+            let frame_bytes = payload.len() as u32;
+            to.take(&Piece { connection: 7, number, stream, frame_bytes, at, kind, flags, is_sent, data });
+            at += data.len() as u32;
+        }
+    }
+}
+
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();
+    [vec![0x40], text(name), text(value)].concat()
+}
+
+fn request(path: &str) -> Vec<u8> {
+    [literal(":method", "POST"), literal(":path", path), literal("content-type", "application/grpc+proto")].concat()
+}
+
+fn answer(status: &str, grpc: &str) -> Vec<u8> {
+    [literal(":status", status), literal("grpc-status", grpc)].concat()
+}
+
+#[test]
+fn a_call_has_its_path_and_both_statuses_however_its_frames_are_cut() {
+    for most in [1, 5, 192] {
+        let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most });
+        let block = request("/helloworld.Greeter/SayHello");
+        // Padded, with a priority, and continued.
+        let (first, rest) = block.split_at(20);
+        let padded = [&[3][..], &[0, 0, 0, 0, 16], first, &[0, 0, 0]].concat();
+        sender.send(&mut all, (1, false), (HEADERS, PADDED | PRIORITY), &padded);
+        sender.send(&mut all, (1, false), (CONTINUATION, 0), &[]);
+        sender.send(&mut all, (1, false), (CONTINUATION, END_HEADERS), rest);
+        sender.send(&mut all, (1, true), (HEADERS, END_HEADERS), &literal(":status", "200"));
+        // Trailers.
+        sender.send(&mut all, (1, true), (HEADERS, END_HEADERS | END_STREAM), &literal("grpc-status", "5"));
+        let call = all.ended(7, 1);
+        assert_eq!((call.method, call.route.as_deref()), (Some("POST"), Some("/helloworld.Greeter/SayHello")));
+        assert_eq!((call.is_grpc, call.status, call.grpc_status), (true, Some(200), Some(5)));
+        assert_eq!((all.unread(), all.calls), (0, 0));
+        all.forget(7);
+        assert_eq!((all.fields, all.of.len()), (0, 0));
+    }
+}
+
+#[test]
+fn what_refers_to_something_that_was_missed_is_not_said() {
+    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+    sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/a.B/C"));
+    // The three fields of before, and a path.
+    let again = [&[0x80 | 62, 0x80 | 63, 0x80 | 64][..]].concat();
+    sender.send(&mut all, (3, false), (HEADERS, END_HEADERS), &again);
+    assert_eq!(all.ended(7, 3).route.as_deref(), Some("/a.B/C"));
+    sender.numbers[0] += 1;
+    sender.send(&mut all, (7, false), (HEADERS, END_HEADERS), &again);
+    assert_eq!((all.ended(7, 7), all.unread()), (Call::default(), 1));
+    sender.send(&mut all, (9, false), (HEADERS, END_HEADERS), &request("/a.B/D"));
+    assert_eq!(all.ended(7, 9).route.as_deref(), Some("/a.B/D"), "what comes then is known again");
+    // The end of a block whose beginning was missed.
+    sender.numbers[0] += 1;
+    sender.send(&mut all, (11, false), (CONTINUATION, END_HEADERS), &request("/a.B/E"));
+    assert_eq!((all.ended(7, 11), all.unread()), (Call::default(), 1));
+}
+
+#[test]
+fn a_promise_is_of_no_request_and_its_fields_count_for_others() {
+    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+    sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/"));
+    let promise = [&[0, 0, 0, 2][..], &answer("204", "0")].concat();
+    sender.send(&mut all, (1, true), (PROMISE, END_HEADERS), &promise);
+    sender.send(&mut all, (1, true), (HEADERS, END_HEADERS), &[0x80 | 63]);
+    assert_eq!(all.ended(7, 1).status, Some(204));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+    for n in 0..MOST_CALLS as u32 + 10 {
+        sender.send(&mut all, (2 * n + 1, false), (HEADERS, END_HEADERS), &[0x83, 0x84]);
+    }
+    assert!(all.calls <= MOST_CALLS && all.calls == all.of[&7].calls.len(), "{}", all.calls);
+    // A block without an end.
+    let mut sender = Sender { numbers: [0, 0], most: 192 };
+    let mut all = Connections::default();
+    sender.send(&mut all, (1, false), (HEADERS, 0), &[0x84]);
+    for _ in 0..1_000 {
+        sender.send(&mut all, (1, false), (CONTINUATION, 0), &[0x84; 192]);
+    }
+    assert!(all.of[&7].received.block.len() <= MOST_BLOCK + 192);
+    assert_eq!(all.unread(), 1);
+}
