@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
 mod common;
+#[path = "requests/http2.rs"]
+mod http2;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::{Cgroup, Job, can_capture, wait_for};
 use node_bpf::{Record, ServeRule, Serving, ServingConfig};
-use record::{RequestSeen, RequestStretch, RequestSum};
+use record::{LossCount, RequestSeen, RequestStretch, RequestSum};
 
 /// Answers by the path: /slow sleeps, /burn computes, /missing is 404, /stream sends in pieces,
 /// /ask asks another server. Says its port (or that it listens) on its first line.
@@ -66,9 +68,14 @@ struct Server {
 
 /// Starts the server in a cgroup; `at` is the path of its Unix socket, or "tcp".
 fn serve(cgroup: &Cgroup, at: &str, upstream: &str) -> Server {
+    serve_script(cgroup, SERVER, &[at, upstream])
+}
+
+/// Starts a server in Python, which says its port.
+fn serve_script(cgroup: &Cgroup, script: &str, arguments: &[&str]) -> Server {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
-    shell.args(["python3", "-c", SERVER, at, upstream]);
+    shell.args(["python3", "-c", script]).args(arguments);
     let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -92,6 +99,11 @@ impl Recorder {
     fn wait_for_server(&self, pid: u32) {
         let serving = self.serving.as_ref().unwrap();
         wait_for("the server to be found", || serving.status().servers.iter().any(|server| server.pid == pid));
+    }
+
+    fn losses(&self) -> Vec<LossCount> {
+        let records = self.records.lock().unwrap();
+        records.iter().filter_map(|r| if let Record::Loss(loss) = r { Some(loss.clone()) } else { None }).collect()
     }
 
     fn rows(&self) -> Vec<RequestSeen> {

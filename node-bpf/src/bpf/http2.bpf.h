@@ -72,7 +72,7 @@ static __always_inline void stream_begins(struct rm_walk *walk) {
     lost(RM_REQUEST_LOST_MAP);
     return;
   }
-  begins(stream, walk->sk, 0, 0, walk->now);
+  begins(stream, walk->sk, 0, 0, 0, walk->now);
   stream->request.number = (frames->stream + 1) / 2;
 }
 
@@ -82,7 +82,7 @@ static __always_inline void stream_ends(struct rm_walk *walk, __u32 flags) {
   struct rm_connection *stream = bpf_map_lookup_elem(&streams, &key);
   if (!stream) return;
   __u32 user = stream->user;
-  struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
+  struct rm_request *out = new_record();
   if (out) {
     __builtin_memcpy(out, &stream->request, sizeof *out);
     out->flags |= flags;

@@ -51,7 +51,7 @@ struct {
 
 struct {
   __uint(type, BPF_MAP_TYPE_RINGBUF);
-  __uint(max_entries, 4 << 20);
+  __uint(max_entries, 2 * RM_MOST_UNREAD);
 } requests SEC(".maps");
 
 static const struct rm_connection new_connection;
@@ -115,10 +115,12 @@ static __always_inline void buffers_of_this(struct rm_buffers *buffers, __u64 al
   next_buffer(buffers, all);
 }
 
-/* The address of the first byte that was received or sent; 0: not known. */
-static __always_inline __u64 buffer_of_this(__u64 all) {
+/* The address of the first byte that was received or sent; 0: not known. `bytes`: how many were moved, and then how many of
+ * these lie there. */
+static __always_inline __u64 buffer_of_this(__u32 *bytes) {
   struct rm_buffers buffers;
-  buffers_of_this(&buffers, all);
+  buffers_of_this(&buffers, *bytes);
+  *bytes = buffers.here;
   return buffers.at;
 }
 
@@ -140,8 +142,15 @@ static __always_inline bool was_accepted(const struct rm_server *server, struct 
 
 static volatile __u64 woke_at;
 
+/* Room for a request's record. Half of the ring is left to pieces of headers: where one of these is missing, paths are not
+ * known for as long as the connection lasts. */
+static __always_inline struct rm_request *new_record(void) {
+  if (bpf_ringbuf_query(&requests, BPF_RB_AVAIL_DATA) > RM_MOST_UNREAD) return 0;
+  return bpf_ringbuf_reserve(&requests, sizeof(struct rm_request), 0);
+}
+
 static __always_inline void emit(struct rm_connection *connection) {
-  struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
+  struct rm_request *out = new_record();
   if (!out) {
     lost(RM_REQUEST_LOST_RING);
     return;
@@ -213,7 +222,8 @@ static __always_inline void note_ticks(struct rm_request *request, struct sock *
   request->flags |= RM_REQUEST_TICKS;
 }
 
-static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 bytes, __u64 now) {
+static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 here, __u32 bytes,
+                                   __u64 now) {
   struct rm_request *request = &connection->request;
   __u64 thread = bpf_get_current_pid_tgid();
   request->pid = thread >> 32;
@@ -230,7 +240,7 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
   request->cgroup_id = bpf_get_current_cgroup_id();
   request->answer[0] = 0;
   request->head_bytes = 0;
-  __u32 copied = bytes < RM_HEAD ? bytes : RM_HEAD;
+  __u32 copied = here < RM_HEAD ? here : RM_HEAD;
   if (request->protocol == RM_HTTP1 && buffer && copied && !bpf_probe_read_user(request->head, copied, (void *)buffer))
     request->head_bytes = copied;
   note_ticks(request, sk);
@@ -243,10 +253,11 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
 static __always_inline int received_anew(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
                                          __u32 bytes, __u64 now, bool readable) {
   struct rm_request *request = &connection->request;
-  __u64 buffer = readable ? buffer_of_this(bytes) : 0;
+  __u32 here = bytes;
+  __u64 buffer = readable ? buffer_of_this(&here) : 0;
   __u8 first[4] = {};
-  if (buffer && bytes >= sizeof first) bpf_probe_read_user(first, sizeof first, (void *)buffer);
-  __u16 protocol = protocol_of(first, bytes);
+  if (buffer && here >= sizeof first) bpf_probe_read_user(first, sizeof first, (void *)buffer);
+  __u16 protocol = protocol_of(first, here);
   if (request->protocol == RM_PROTOCOL_UNKNOWN) {
     request->protocol = protocol;
     if (protocol == RM_HTTP2) {
@@ -254,7 +265,7 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
       return 0;
     }
     __u8 header[RM_FRAME_HEADER];
-    if (protocol == RM_OTHER && bytes >= sizeof header && buffer &&
+    if (protocol == RM_OTHER && here >= sizeof header && buffer &&
         !bpf_probe_read_user(header, sizeof header, (void *)buffer) && looks_like_frame(header))
       request->protocol = protocol = RM_HTTP2;
     bool looked_into = protocol == RM_HTTP1 || (protocol == RM_OTHER && (server->flags & RM_SERVER_ANY));
@@ -266,12 +277,12 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
       emit(connection);
       return 0;
     }
-  } else if (request->protocol == RM_HTTP1 && protocol != RM_HTTP1 && bytes >= 4) {
+  } else if (request->protocol == RM_HTTP1 && protocol != RM_HTTP1 && here >= 4) {
     request->bytes_in += bytes; /* more of the one that is being answered */
     return 0;
   }
   if (connection->state == RM_ANSWERING) emit(connection);
-  begins(connection, sk, buffer, bytes, now);
+  begins(connection, sk, buffer, here, bytes, now);
   return 0;
 }
 
@@ -316,8 +327,8 @@ static __always_inline bool is_interim(const __u8 *answer) {
 static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u64 now) {
   __builtin_memset(request->answer, 0, sizeof request->answer);
   if (request->protocol == RM_HTTP1 && bytes >= RM_ANSWER) {
-    __u64 buffer = buffer_of_this(bytes);
-    if (buffer) bpf_probe_read_user(request->answer, sizeof request->answer, (void *)buffer);
+    __u64 buffer = buffer_of_this(&bytes);
+    if (buffer && bytes >= RM_ANSWER) bpf_probe_read_user(request->answer, sizeof request->answer, (void *)buffer);
     if (is_interim(request->answer)) return false;
   }
   request->sent_tid = bpf_get_current_pid_tgid();

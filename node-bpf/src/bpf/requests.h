@@ -68,6 +68,9 @@ struct rm_connection {
   unsigned int user; /* to whom it is counted */
 };
 
+/* Bytes of the ring that requests take; as many more are for pieces of headers. */
+#define RM_MOST_UNREAD (4 << 20)
+
 /* The key of `streams`: of an HTTP/2 connection (http2.bpf.h). */
 struct rm_stream {
   unsigned long long connection;

@@ -1,0 +1,160 @@
+//! HTTP/2 as no library sends it: frames cut anywhere, answers that break off, connections that were
+//! open before.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use super::common::{Cgroup, can_capture, wait_for};
+use super::{Recorder, named, serve_script};
+
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Reads into three small buffers at a time, and answers by the stream's number: the first of each four
+/// streams as it should, from many buffers; the second's answer begins and is reset; the third has
+/// none; the fourth's does not end. Closes the connection at a PING.
+const SERVER: &str = r#"
+import socket, struct
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+def answer(connection, stream):
+    ok = frame(1, 4, stream, b"\x88")
+    if stream % 8 == 1:
+        all = ok + frame(0, 0, stream, b"x" * 1000) + frame(0, 1, stream)
+        connection.sendmsg([all[at:at + 4] for at in range(0, len(all), 4)])
+    if stream % 8 == 3: connection.sendall(ok + frame(3, 0, stream, struct.pack(">I", 2)))
+    if stream % 8 == 7: connection.sendall(ok + frame(0, 0, stream, b"part"))
+def serve(connection):
+    connection.sendall(frame(4, 0, 0))
+    got, preface = b"", True
+    while True:
+        parts = [bytearray(16), bytearray(1), bytearray(10)]
+        count = connection.recvmsg_into(parts)[0]
+        if count == 0: return
+        got += b"".join(parts)[:count]
+        if preface and len(got) >= 24: got, preface = got[24:], False
+        while not preface and len(got) >= max(9, 9 + int.from_bytes(got[:3], "big")):
+            size, kind, flags, stream = 9 + int.from_bytes(got[:3], "big"), got[3], got[4], int.from_bytes(got[5:9], "big")
+            got = got[size:]
+            if kind in (1, 9) and flags & 4: answer(connection, stream)
+            if kind == 6: return
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    connection, _ = listener.accept()
+    serve(connection)
+    connection.close()
+"#;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn preface() -> Vec<u8> {
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[])].concat()
+}
+
+/// GET of a path that is added to the table, in a HEADERS and a CONTINUATION.
+fn get(stream: u32, path: &str) -> Vec<u8> {
+    let block = [&[0x82, 0x44, path.len() as u8], path.as_bytes()].concat();
+    let (first, rest) = block.split_at(block.len() / 2);
+    [frame(HEADERS, END_STREAM, stream, first), frame(CONTINUATION, END_HEADERS, stream, rest)].concat()
+}
+
+#[test]
+fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.set_nodelay(true).unwrap();
+    let mut all = preface();
+    (0..4)
+        .for_each(|n| all.extend(get(2 * n + 1, &format!("/path/{}", ["whole", "reset", "none", "part"][n as usize]))));
+    // The path of the first one, from the table.
+    all.extend(frame(HEADERS, END_STREAM | END_HEADERS, 9, &[0x82, 0x80 | 65]));
+    all.extend(frame(RESET, 0, 5, &8_u32.to_be_bytes()));
+    for part in all.chunks(5) {
+        connection.write_all(part).unwrap();
+    }
+    wait_for("those that have ended", || recorder.rows().len() == 4);
+    connection.write_all(&frame(6, 0, 0, &[0; 8])).unwrap();
+    wait_for("the one that broke off", || recorder.rows().len() == 5);
+    let (mut rows, sums, lost) = recorder.stop();
+    rows.sort_by_key(|row| row.number);
+    let shown: Vec<_> = rows
+        .iter()
+        .map(|row| (row.number, row.of.route.as_deref().unwrap(), row.status, row.duration_ns.is_some()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (1, "/path/whole", Some(200), true),
+            (2, "/path/reset", Some(200), true),
+            (3, "/path/none", None, false),
+            (4, "/path/part", Some(200), true),
+            (5, "/path/whole", Some(200), true),
+        ]
+    );
+    assert!(rows.iter().all(|row| row.of.protocol == "http/2" && row.of.method == Some("GET")), "{rows:?}");
+    let bytes: Vec<_> = rows.iter().map(|row| (row.bytes_in, row.bytes_out)).collect();
+    assert_eq!(bytes, [(32, 1_028), (32, 10), (31, 0), (31, 23), (11, 1_028)]);
+    let count = |of: fn(&super::RequestSum) -> u64| sums.iter().map(of).sum::<u64>();
+    assert_eq!((count(|s| s.count), count(|s| s.errors), count(|s| s.unanswered)), (5, 2, 1));
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn a_connection_that_was_open_before_is_left_out_and_said_so() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.write_all(&preface()).unwrap();
+    let mut answer = [0; 9];
+    std::io::Read::read_exact(&mut connection, &mut answer).unwrap();
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    // As frames begin, in the first receive that is seen.
+    connection.write_all(&get(1, "/before")).unwrap();
+    let status = || recorder.serving.as_ref().unwrap().status();
+    wait_for("that it is said", || status().problems.iter().any(|text| text.contains("open before")));
+    drop(connection);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.write_all(&[preface(), get(1, "/after")].concat()).unwrap();
+    wait_for("the next connection's", || !recorder.rows().is_empty());
+    let (rows, ..) = recorder.stop();
+    assert_eq!(rows.iter().filter_map(|row| row.of.route.as_deref()).collect::<Vec<_>>(), ["/after"]);
+}
+
+#[test]
+fn what_are_no_frames_ends_the_connection_for_us_and_nothing_is_made_up() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    // A PING of seven bytes after a request without an answer; then one that would have one.
+    let odd = [preface(), get(5, "/lost"), frame(6, 0, 0, &[0; 7]), get(9, "/after")].concat();
+    connection.write_all(&odd).unwrap();
+    let lost = |reason: &str| recorder.losses().iter().any(|loss| loss.reason.contains(reason));
+    wait_for("both to be counted", || lost("cannot be followed any more") && lost("could not be followed"));
+    drop(connection);
+    let (rows, sums, lost) = recorder.stop();
+    assert!(rows.is_empty() && sums.is_empty(), "{rows:?}");
+    assert_eq!(lost, 2, "a connection, and a request");
+}
