@@ -2,10 +2,11 @@
 //! and what becomes of it. One thread; it loads the programs when the first server is found, and
 //! takes them away with the last.
 //!
-//! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs` owns the BPF object,
-//! `wire` parses its bytes, `http` reads first lines, `http2` what the headers of streams say (by
-//! `hpack`), `sums` sums up and chooses rows. Of those, `switches` has what threads did, `path` finds what a request waited for, `rows` makes rows of it;
-//! `tick` measures the kernel's tick.
+//! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs`
+//! owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2` what the headers
+//! of streams say (by `hpack`), `sums` sums up and chooses rows. Of those, `switches` has what
+//! threads did, `path` finds what a request waited for, `rows` makes rows of it; `tick` measures the
+//! kernel's tick.
 
 mod find;
 mod hpack;
