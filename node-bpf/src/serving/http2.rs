@@ -69,6 +69,11 @@ pub(super) struct Connections {
 impl Connections {
     /// Takes the next piece of a connection.
     pub(super) fn take(&mut self, piece: &Piece<'_>) {
+        if self.calls >= MOST_CALLS {
+            // Most are of streams whose end was lost.
+            self.of.values_mut().for_each(|connection| connection.calls.clear());
+            self.calls = 0;
+        }
         let connection = self.of.entry(piece.connection).or_default();
         let direction = if piece.is_sent { &mut connection.sent } else { &mut connection.received };
         let kept = direction.decoder.kept();
@@ -87,10 +92,6 @@ impl Connections {
             }
         } else if piece.stream > connection.last_stream {
             connection.last_stream = piece.stream;
-            if self.calls >= MOST_CALLS {
-                self.calls -= connection.calls.len();
-                connection.calls.clear();
-            }
             self.calls += usize::from(connection.calls.insert(piece.stream, seen).is_none());
         }
     }
