@@ -312,8 +312,9 @@ static __always_inline void http2_moves(struct rm_connection *connection, struct
   if (frames->lost || frames->all) position_is_lost(connection);
 }
 
-/* A connection's first bytes are HTTP/2's preface. */
-static __always_inline void http2_begins(struct rm_connection *connection, struct sock *sk, __u32 bytes, __u64 now, bool readable) {
+/* A connection's first bytes are HTTP/2's preface, the client's or the server's. */
+static __always_inline void http2_begins(struct rm_connection *connection, struct sock *sk, __u32 bytes, __u64 now, bool sent,
+                                         bool readable) {
   __u64 key = connection->request.connection;
   connection->request.begin_ns = now;
   connection->state = RM_STREAMS;
@@ -324,7 +325,16 @@ static __always_inline void http2_begins(struct rm_connection *connection, struc
   struct rm_http2 *made = bpf_map_lookup_elem(&http2, &key);
   if (!made) return;
   made->received.preface = RM_PREFACE;
-  http2_moves(connection, sk, bytes, now, false, readable);
+  http2_moves(connection, sk, bytes, now, sent, readable);
+}
+
+/* Whether what is sent now is a server's preface, a frame with settings: servers may send it before they receive anything. */
+static __always_inline bool is_server_preface(__u32 bytes) {
+  __u8 h[RM_FRAME_HEADER];
+  __u64 buffer = buffer_of_this(&bytes);
+  if (bytes < sizeof h || !buffer || bpf_probe_read_user(h, sizeof h, (void *)buffer)) return false;
+  __u32 length = h[0] << 16 | h[1] << 8 | h[2];
+  return length <= 1 << 10 && length % 6 == 0 && h[3] == RM_FRAME_SETTINGS && !(h[4] | h[5] | h[6] | h[7] | h[8]);
 }
 
 /* Whether a client's bytes are most likely a frame's header: of a connection that was open before it was followed. */

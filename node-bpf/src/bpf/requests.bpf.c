@@ -261,7 +261,7 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
   if (request->protocol == RM_PROTOCOL_UNKNOWN) {
     request->protocol = protocol;
     if (protocol == RM_HTTP2) {
-      http2_begins(connection, sk, bytes, now, readable);
+      http2_begins(connection, sk, bytes, now, false, readable);
       return 0;
     }
     __u8 header[RM_FRAME_HEADER];
@@ -339,12 +339,19 @@ static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u
 
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(on_send, struct sock *sk, int sent) {
-  if (sent <= 0 || !server_of_this() || !is_stream(sk)) return 0;
-  __u64 key = bpf_get_socket_cookie(sk);
+  struct rm_server *server = server_of_this();
+  if (sent <= 0 || !server || !is_stream(sk)) return 0;
+  __u64 key = bpf_get_socket_cookie(sk), now = bpf_ktime_get_ns();
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
-  if (!connection) return 0;
+  if (!connection) {
+    if (!was_accepted(server, sk) || !is_server_preface(sent)) return 0;
+    connection = opened(sk, key, now, server->user);
+    if (!connection) return 0;
+    connection->request.protocol = RM_HTTP2;
+    http2_begins(connection, sk, sent, now, true, true);
+    return 0;
+  }
   struct rm_request *request = &connection->request;
-  __u64 now = bpf_ktime_get_ns();
   if (connection->state == RM_STREAMS) {
     http2_moves(connection, sk, sent, now, true, true);
     return 0;

@@ -459,7 +459,7 @@ impl Recorder {
         }
         let Some(server) = self.servers.get_mut(&raw.pid) else { return };
         let what = match raw.protocol {
-            Protocol::Http2 if raw.position_lost => "HTTP/2 by calls whose bytes cannot be read",
+            Protocol::Http2 if raw.position_lost => "HTTP/2 that cannot be followed from frame to frame",
             Protocol::Http2 => "HTTP/2 and were open before it was followed",
             Protocol::Tls => "TLS: what it carries is not seen",
             _ => return, // of a server that was not named: it may be anything

@@ -46,7 +46,8 @@ listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 while True:
     connection, _ = listener.accept()
-    serve(connection)
+    try: serve(connection)
+    except OSError: pass
     connection.close()
 "#;
 
