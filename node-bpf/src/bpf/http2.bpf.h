@@ -59,6 +59,7 @@ static __always_inline void stream_begins(struct rm_walk *walk) {
   struct rm_frames *frames = walk->frames;
   if (frames->stream <= frames->last_stream) return; /* trailers, or of one that is over */
   frames->last_stream = frames->stream;
+  frames->no_room = true;
   struct rm_stream key = stream_of(walk);
   __u32 user = walk->connection->user;
   if (!user_takes(user, RM_ROOM_STREAM)) {
@@ -72,6 +73,7 @@ static __always_inline void stream_begins(struct rm_walk *walk) {
     lost(RM_REQUEST_LOST_MAP);
     return;
   }
+  frames->no_room = false;
   begins(stream, walk->sk, 0, 0, 0, walk->now);
   stream->request.number = (frames->stream + 1) / 2;
 }
@@ -125,9 +127,9 @@ static __always_inline bool has_headers(const struct rm_frames *frames) {
   return frames->type == RM_FRAME_HEADERS || frames->type == RM_FRAME_CONTINUATION || frames->type == RM_FRAME_PROMISE;
 }
 
-/* Whether DATA, HEADERS or what continues them: what a request and its answer are made of. */
+/* Whether DATA, HEADERS or what continues these: what a request and its answer are made of. */
 static __always_inline bool is_of_request(const struct rm_frames *frames) {
-  return frames->type == RM_FRAME_DATA || frames->type == RM_FRAME_HEADERS || frames->type == RM_FRAME_CONTINUATION;
+  return frames->type == RM_FRAME_DATA || (has_headers(frames) && frames->block_type == RM_FRAME_HEADERS);
 }
 
 /* Whether a frame of a type may be so long, and of such a stream. */
@@ -167,6 +169,7 @@ static __always_inline void emit_piece(struct rm_walk *walk, __u32 at, __u32 byt
   piece->type = frames->type;
   piece->flags = frames->flags;
   piece->sent = walk->sent;
+  piece->no_room = frames->no_room;
   piece->bytes = bytes;
   barrier_var(bytes); /* keeps the comparison, which the verifier goes by */
   if (bytes > RM_PIECE) return;
@@ -207,6 +210,8 @@ static __always_inline void frame_begins(struct rm_walk *walk) {
   if (has_headers(frames)) {
     if (!frames->in_block) {
       frames->block_stream = frames->stream;
+      frames->block_type = frames->type;
+      frames->no_room = 0;
       frames->block_bytes = 0;
       if (!walk->sent) stream_begins(walk);
     }

@@ -89,7 +89,8 @@ struct rm_piece {
   unsigned int frame_bytes; /* of the frame's payload */
   unsigned int at;          /* where in it the piece begins */
   unsigned char type, flags; /* of the frame */
-  unsigned char sent, pad;
+  unsigned char sent;
+  unsigned char no_room;    /* of the request that its block begins: there is no entry of it, and no record will follow */
   unsigned int bytes;       /* so many follow */
   unsigned char data[RM_PIECE];
 };
@@ -113,6 +114,8 @@ struct rm_frames {
   unsigned int in_payload;   /* the header is all there, and the payload not */
   unsigned int in_block;     /* only a CONTINUATION may come, of `block_stream` */
   unsigned int block_stream, block_bytes;
+  unsigned int block_type;   /* of its first frame */
+  unsigned int no_room;      /* of the request that it begins */
   unsigned int ends_stream;  /* the frame, or the one that it continues, ends its stream */
   unsigned int last_stream;  /* the highest number of a stream that has begun */
   unsigned int pieces;

@@ -21,6 +21,8 @@ const MOST_BLOCK: usize = 64 << 10;
 /// Streams of which something is known, and fields of tables; of all connections together.
 const MOST_CALLS: usize = 65_536;
 const MOST_FIELDS: usize = 262_144;
+/// Bytes of header blocks that have not ended, likewise.
+const MOST_UNFINISHED: usize = 8 << 20;
 
 /// What a stream's headers said. None where it is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +44,8 @@ struct Direction {
     frame: Vec<u8>,
     /// The header block's frames before that.
     block: Vec<u8>,
+    /// The type of the block's first frame.
+    kind: u8,
     /// Something is missing: all up to the next block is left out.
     skips: bool,
 }
@@ -55,6 +59,16 @@ struct Connection {
     calls: HashMap<u32, Call>,
 }
 
+impl Connection {
+    fn fields(&self) -> usize {
+        self.received.decoder.kept() + self.sent.decoder.kept()
+    }
+
+    fn unfinished(&self) -> usize {
+        self.received.unfinished() + self.sent.unfinished()
+    }
+}
+
 /// The connections that are looked into.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
@@ -62,6 +76,7 @@ pub(super) struct Connections {
     /// In all of them.
     calls: usize,
     fields: usize,
+    unfinished: usize,
     /// Blocks of headers that were not read, as far as known.
     unread: u64,
 }
@@ -69,30 +84,60 @@ pub(super) struct Connections {
 impl Connections {
     /// Takes the next piece of a connection.
     pub(super) fn take(&mut self, piece: &Piece<'_>) {
-        if self.calls >= MOST_CALLS {
-            // Most are of streams whose end was lost.
-            self.of.values_mut().for_each(|connection| connection.calls.clear());
-            self.calls = 0;
-        }
         let connection = self.of.entry(piece.connection).or_default();
         let direction = if piece.is_sent { &mut connection.sent } else { &mut connection.received };
-        let kept = direction.decoder.kept();
+        let (kept, unfinished) = (direction.decoder.kept(), direction.unfinished());
         let (taken, missed) = direction.take(piece);
         self.unread += u64::from(missed);
         self.fields = self.fields + direction.decoder.kept() - kept;
-        if self.fields > MOST_FIELDS {
-            self.fields -= direction.decoder.kept();
-            direction.decoder.forget();
-        }
-        let Some(seen) = taken else { return };
-        if piece.is_sent {
-            if let Some(call) = connection.calls.get_mut(&piece.stream) {
-                call.status = seen.status.or(call.status);
-                call.grpc_status = seen.grpc_status.or(call.grpc_status);
+        self.unfinished = self.unfinished + direction.unfinished() - unfinished;
+        if let Some(seen) = taken {
+            if piece.is_sent {
+                if let Some(call) = connection.calls.get_mut(&piece.stream) {
+                    call.status = seen.status.or(call.status);
+                    call.grpc_status = seen.grpc_status.or(call.grpc_status);
+                }
+            } else if piece.stream > connection.last_stream {
+                connection.last_stream = piece.stream;
+                if piece.is_request {
+                    // What a client says of statuses is no answer's.
+                    let call = Call { status: None, grpc_status: None, ..seen };
+                    self.calls += usize::from(connection.calls.insert(piece.stream, call).is_none());
+                }
             }
-        } else if piece.stream > connection.last_stream {
-            connection.last_stream = piece.stream;
-            self.calls += usize::from(connection.calls.insert(piece.stream, seen).is_none());
+        }
+        self.make_room();
+    }
+
+    /// Where too much is kept, lets go of what the connections with most have.
+    fn make_room(&mut self) {
+        if self.calls > MOST_CALLS {
+            for connection in with_most(&mut self.of, |connection| connection.calls.len()) {
+                let calls = std::mem::take(&mut connection.calls).len();
+                self.calls -= calls;
+                self.unread += calls as u64;
+            }
+        }
+        if self.fields > MOST_FIELDS {
+            for connection in with_most(&mut self.of, Connection::fields) {
+                self.fields -= connection.fields();
+                connection.received.decoder.forget();
+                connection.sent.decoder.forget();
+                self.unread += 1;
+            }
+        }
+        if self.unfinished > MOST_UNFINISHED {
+            for connection in with_most(&mut self.of, Connection::unfinished) {
+                self.unfinished -= connection.unfinished();
+                self.fields -= connection.fields();
+                for direction in [&mut connection.received, &mut connection.sent] {
+                    if direction.unfinished() > 0 {
+                        direction.lose();
+                        self.unread += 1;
+                    }
+                }
+                self.fields += connection.fields();
+            }
         }
     }
 
@@ -107,7 +152,8 @@ impl Connections {
     pub(super) fn forget(&mut self, connection: u64) {
         if let Some(gone) = self.of.remove(&connection) {
             self.calls -= gone.calls.len();
-            self.fields -= gone.received.decoder.kept() + gone.sent.decoder.kept();
+            self.fields -= gone.fields();
+            self.unfinished -= gone.unfinished();
         }
     }
 
@@ -121,19 +167,40 @@ impl Connections {
     }
 }
 
+/// The connections that have most of something: at least half as much as any.
+fn with_most(
+    all: &mut HashMap<u64, Connection>,
+    amount: impl Fn(&Connection) -> usize,
+) -> impl Iterator<Item = &mut Connection> {
+    let most = all.values().map(&amount).max().unwrap_or(0).max(1);
+    all.values_mut().filter(move |connection| 2 * amount(connection) >= most)
+}
+
 impl Direction {
+    /// Bytes that a block which has not ended takes.
+    fn unfinished(&self) -> usize {
+        self.frame.capacity() + self.block.capacity()
+    }
+
+    /// All up to the next block is left out, and what came before it is not known.
+    fn lose(&mut self) {
+        self.decoder.forget();
+        (self.frame, self.block) = (vec![], vec![]);
+        self.skips = true;
+    }
+
     /// What a block says, once it is complete; and whether something was missed.
     fn take(&mut self, piece: &Piece<'_>) -> (Option<Call>, bool) {
         let missed = piece.number != self.next;
         self.next = piece.number.wrapping_add(1);
         if missed {
-            self.decoder.forget();
-            self.skips = true;
+            self.lose();
         }
         if piece.at == 0 {
             self.frame.clear();
             if piece.kind != CONTINUATION {
                 self.block.clear();
+                self.kind = piece.kind;
                 self.skips = false;
             }
         }
@@ -146,17 +213,17 @@ impl Direction {
         }
         let added = fragment(&self.frame, piece.kind, piece.flags).map(|bytes| self.block.extend_from_slice(bytes));
         if added.is_none() || self.block.len() > MOST_BLOCK {
-            self.decoder.forget();
-            self.skips = true;
+            self.lose();
             return (None, true);
         }
         if piece.flags & END_HEADERS == 0 {
             return (None, missed);
         }
-        let mut fields = Fields::default();
-        let read = self.decoder.decode(&self.block, |name, value| fields.note(name, value));
+        let (block, mut fields) = (std::mem::take(&mut self.block), Fields::default());
+        self.frame = vec![];
+        let read = self.decoder.decode(&block, |name, value| fields.note(name, value));
         // What a promise says is of a request that nobody sent.
-        let call = read.filter(|()| piece.kind != PROMISE).map(|()| fields.call());
+        let call = read.filter(|()| self.kind != PROMISE).map(|()| fields.call());
         (call, missed || read.is_none())
     }
 }

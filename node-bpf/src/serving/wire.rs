@@ -142,6 +142,8 @@ pub(super) struct Piece<'a> {
     pub(super) flags: u8,
     /// By the server.
     pub(super) is_sent: bool,
+    /// False where the kernel had no room for the request that the block begins: its end is not told.
+    pub(super) is_request: bool,
     pub(super) data: &'a [u8],
 }
 
@@ -152,9 +154,10 @@ pub(super) fn piece(bytes: &[u8]) -> Option<Piece<'_>> {
     }
     let mut r = Reader::new(bytes);
     let (connection, number, stream, frame_bytes, at) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let ([kind, flags, sent, _padding], length) = (r.array()?, r.u32()?);
+    let ([kind, flags, sent, no_room], length) = (r.array()?, r.u32()?);
     let data = bytes.get(PIECE_HEAD_BYTES..)?.get(..length as usize)?;
-    Some(Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent: sent != 0, data })
+    let (is_sent, is_request) = (sent != 0, no_room == 0);
+    Some(Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent, is_request, data })
 }
 
 /// The key of a stream (`struct rm_stream`): its connection, and its number there.
@@ -304,6 +307,7 @@ pub(super) mod tests {
             kind: 9,
             flags: 4,
             is_sent: true,
+            is_request: true,
             data: b"abc",
         };
         assert_eq!((piece(&bytes), parse(&bytes)), (Some(expected), None));

@@ -4,8 +4,15 @@ const END_STREAM: u8 = 1;
 
 /// Hands a frame over in pieces of `most` bytes.
 struct Sender {
+    connection: u64,
     numbers: [u32; 2],
     most: usize,
+    has_room: bool,
+}
+
+/// What is kept of connections, and who sends on connection 7 in pieces of `most` bytes.
+fn begin(most: usize) -> (Connections, Sender) {
+    (Connections::default(), Sender { connection: 7, numbers: [0, 0], most, has_room: true })
 }
 
 impl Sender {
@@ -16,7 +23,8 @@ impl Sender {
             let number = self.numbers[usize::from(is_sent)];
             self.numbers[usize::from(is_sent)] += 1;
             let frame_bytes = payload.len() as u32;
-            to.take(&Piece { connection: 7, number, stream, frame_bytes, at, kind, flags, is_sent, data });
+            let (connection, is_request) = (self.connection, self.has_room);
+            to.take(&Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent, is_request, data });
             at += data.len() as u32;
         }
     }
@@ -38,7 +46,7 @@ fn answer(status: &str, grpc: &str) -> Vec<u8> {
 #[test]
 fn a_call_has_its_path_and_both_statuses_however_its_frames_are_cut() {
     for most in [1, 5, 192] {
-        let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most });
+        let (mut all, mut sender) = begin(most);
         let block = request("/helloworld.Greeter/SayHello");
         // Padded, with a priority, and continued.
         let (first, rest) = block.split_at(20);
@@ -54,13 +62,13 @@ fn a_call_has_its_path_and_both_statuses_however_its_frames_are_cut() {
         assert_eq!((call.is_grpc, call.status, call.grpc_status), (true, Some(200), Some(5)));
         assert_eq!((all.unread(), all.calls), (0, 0));
         all.forget(7);
-        assert_eq!((all.fields, all.of.len()), (0, 0));
+        assert_eq!((all.fields, all.unfinished, all.of.len()), (0, 0, 0));
     }
 }
 
 #[test]
 fn what_refers_to_something_that_was_missed_is_not_said() {
-    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+    let (mut all, mut sender) = begin(192);
     sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/a.B/C"));
     // The three fields of before, and a path.
     let again = [&[0x80 | 62, 0x80 | 63, 0x80 | 64][..]].concat();
@@ -79,28 +87,93 @@ fn what_refers_to_something_that_was_missed_is_not_said() {
 
 #[test]
 fn a_promise_is_of_no_request_and_its_fields_count_for_others() {
-    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+    let (mut all, mut sender) = begin(192);
     sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/"));
     let promise = [&[0, 0, 0, 2][..], &answer("204", "0")].concat();
     sender.send(&mut all, (1, true), (PROMISE, END_HEADERS), &promise);
     sender.send(&mut all, (1, true), (HEADERS, END_HEADERS), &[0x80 | 63]);
     assert_eq!(all.ended(7, 1).status, Some(204));
+    // One that is continued.
+    sender.send(&mut all, (3, false), (HEADERS, END_HEADERS), &request("/"));
+    let (first, rest) = promise.split_at(9);
+    sender.send(&mut all, (3, true), (PROMISE, 0), first);
+    sender.send(&mut all, (3, true), (CONTINUATION, END_HEADERS), rest);
+    let call = all.ended(7, 3);
+    assert_eq!((call.route.as_deref(), call.status, call.grpc_status, all.unread()), (Some("/"), None, None, 0));
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
-    let (mut all, mut sender) = (Connections::default(), Sender { numbers: [0, 0], most: 192 });
+fn what_a_client_says_of_statuses_is_no_answer() {
+    let (mut all, mut sender) = begin(192);
+    let block = [request("/a.B/C"), answer("500", "13")].concat();
+    sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &block);
+    let call = all.ended(7, 1);
+    assert_eq!((call.route.as_deref(), call.status, call.grpc_status), (Some("/a.B/C"), None, None));
+    // Nor in trailers.
+    sender.send(&mut all, (3, false), (HEADERS, END_HEADERS), &request("/a.B/D"));
+    sender.send(&mut all, (3, false), (HEADERS, END_HEADERS | END_STREAM), &answer("500", "13"));
+    let call = all.ended(7, 3);
+    assert_eq!((call.route.as_deref(), call.status, call.grpc_status), (Some("/a.B/D"), None, None));
+}
+
+#[test]
+fn of_a_request_without_room_nothing_is_kept_but_the_table() {
+    let (mut all, mut sender) = begin(192);
+    sender.has_room = false;
+    sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/a.B/C"));
+    assert_eq!((all.calls, all.ended(7, 1)), (0, Call::default()));
+    sender.has_room = true;
+    sender.send(&mut all, (3, false), (HEADERS, END_HEADERS), &[0x80 | 62, 0x80 | 63, 0x80 | 64]);
+    assert_eq!(all.ended(7, 3).route.as_deref(), Some("/a.B/C"));
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_who_has_most_loses_it() {
+    let (mut all, mut sender) = begin(192);
+    let mut modest = Sender { connection: 8, numbers: [0, 0], most: 192, has_room: true };
+    modest.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/kept"));
     for n in 0..MOST_CALLS as u32 + 10 {
         sender.send(&mut all, (2 * n + 1, false), (HEADERS, END_HEADERS), &[0x83, 0x84]);
     }
-    assert!(all.calls <= MOST_CALLS && all.calls == all.of[&7].calls.len(), "{}", all.calls);
+    assert_eq!((all.calls, all.unread()), (11, MOST_CALLS as u64));
+    assert_eq!(all.ended(8, 1).route.as_deref(), Some("/kept"));
     // A block without an end.
-    let mut sender = Sender { numbers: [0, 0], most: 192 };
-    let mut all = Connections::default();
+    let (mut all, mut sender) = begin(192);
     sender.send(&mut all, (1, false), (HEADERS, 0), &[0x84]);
     for _ in 0..1_000 {
         sender.send(&mut all, (1, false), (CONTINUATION, 0), &[0x84; 192]);
     }
-    assert!(all.of[&7].received.block.len() <= MOST_BLOCK + 192);
-    assert_eq!(all.unread(), 1);
+    assert_eq!((all.unfinished, all.unread()), (0, 1), "64 KiB of one are too much");
+}
+
+#[test]
+fn blocks_without_an_end_are_bounded_in_sum_and_a_block_that_ends_takes_nothing() {
+    let (mut all, mut modest) = begin(192);
+    modest.send(&mut all, (1, false), (HEADERS, END_HEADERS), &[request("/kept"), vec![0x84; 2_000]].concat());
+    assert_eq!(all.unfinished, 0);
+    modest.send(&mut all, (3, false), (HEADERS, 0), &[0x80 | 62, 0x80 | 63]);
+    for connection in 100..1_100 {
+        let mut sender = Sender { connection, numbers: [0, 0], most: 192, has_room: true };
+        sender.send(&mut all, (1, false), (HEADERS, 0), &[0x84; 30_000]);
+        let sum: usize = all.of.values().map(Connection::unfinished).sum();
+        assert!(all.unfinished == sum && sum <= MOST_UNFINISHED, "{sum}");
+    }
+    assert!(all.unread() > 0);
+    modest.send(&mut all, (3, false), (CONTINUATION, END_HEADERS), &[0x80 | 64]);
+    assert_eq!((all.ended(7, 3).route.as_deref(), all.unread()), (Some("/kept"), 0), "others' blocks are not its");
+}
+
+#[test]
+fn fields_are_bounded_in_sum() {
+    let (mut all, mut modest) = begin(192);
+    modest.send(&mut all, (1, false), (HEADERS, END_HEADERS), &request("/kept"));
+    let block: Vec<u8> = (0..100).flat_map(|_| literal("x", "y")).collect();
+    for connection in 100..3_000 {
+        let mut sender = Sender { connection, numbers: [0, 0], most: 192, has_room: true };
+        sender.send(&mut all, (1, false), (HEADERS, END_HEADERS), &block);
+        assert!(all.fields <= MOST_FIELDS, "{}", all.fields);
+    }
+    assert!(all.unread() > 0);
+    modest.send(&mut all, (3, false), (HEADERS, END_HEADERS), &[0x80 | 62, 0x80 | 63, 0x80 | 64]);
+    assert_eq!(all.ended(7, 3).route.as_deref(), Some("/kept"));
 }
