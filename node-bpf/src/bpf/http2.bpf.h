@@ -39,7 +39,16 @@ struct {
   __type(value, struct rm_connection); /* of one request: RM_READING, then RM_ANSWERING */
 } streams SEC(".maps");
 
-static const struct rm_http2 new_http2;
+/* Records of streams, and pieces of their headers: a ring of their own, so that nobody's headers take the room of what is not
+ * HTTP/2. */
+struct {
+  __uint(type, BPF_MAP_TYPE_RINGBUF);
+  __uint(max_entries, RM_HTTP2_RING);
+} http2_ring SEC(".maps");
+
+static volatile __u64 http2_woke_at;
+
+static const struct rm_http2 new_http2 = {.received = {.preface = RM_PREFACE}};
 
 /* Whose bytes are looked at. */
 struct rm_walk {
@@ -78,6 +87,13 @@ static __always_inline void stream_begins(struct rm_walk *walk) {
   stream->request.number = (frames->stream + 1) / 2;
 }
 
+/* Room for a stream's record. Half of the ring is left to pieces of headers: where one of these is missing, paths are not known
+ * for as long as the connection lasts. */
+static __always_inline struct rm_request *new_record(void) {
+  if (bpf_ringbuf_query(&http2_ring, BPF_RB_AVAIL_DATA) > RM_HTTP2_RING / 2) return 0;
+  return bpf_ringbuf_reserve(&http2_ring, sizeof(struct rm_request), 0);
+}
+
 /* A request is over. Two sides may end it at the same moment. */
 static __always_inline void stream_ends(struct rm_walk *walk, __u32 flags) {
   struct rm_stream key = stream_of(walk);
@@ -91,8 +107,8 @@ static __always_inline void stream_ends(struct rm_walk *walk, __u32 flags) {
   }
   bool ours = !bpf_map_delete_elem(&streams, &key);
   if (ours) user_gives(user, RM_ROOM_STREAM);
-  if (!out) lost(RM_REQUEST_LOST_RING);
-  else if (ours) bpf_ringbuf_submit(out, ring_wakes(&requests, 1 << 20, &woke_at));
+  if (!out) lost(RM_REQUEST_LOST_HTTP2);
+  else if (ours) bpf_ringbuf_submit(out, ring_wakes(&http2_ring, 1 << 20, &http2_woke_at));
   else bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);
 }
 
@@ -160,7 +176,7 @@ static __always_inline void emit_piece(struct rm_walk *walk, __u32 at, __u32 byt
   struct rm_frames *frames = walk->frames;
   struct rm_piece *piece = &frames->piece;
   piece->number = frames->pieces++; /* one that is not handed over is missed by its number */
-  frames->block_bytes += bytes;
+  frames->block_bytes += bytes + RM_PIECE_ITSELF;
   if (frames->block_bytes > RM_MOST_BLOCK) return;
   piece->connection = walk->connection->request.connection;
   piece->stream = frames->stream;
@@ -174,7 +190,8 @@ static __always_inline void emit_piece(struct rm_walk *walk, __u32 at, __u32 byt
   barrier_var(bytes); /* keeps the comparison, which the verifier goes by */
   if (bytes > RM_PIECE) return;
   __u64 size = __builtin_offsetof(struct rm_piece, data) + bytes;
-  if (bpf_ringbuf_output(&requests, piece, size, ring_wakes(&requests, 1 << 20, &woke_at))) lost(RM_REQUEST_LOST_RING);
+  __u64 wakes = ring_wakes(&http2_ring, 1 << 20, &http2_woke_at);
+  if (bpf_ringbuf_output(&http2_ring, piece, size, wakes)) lost(RM_REQUEST_LOST_HTTP2);
 }
 
 static __always_inline void frame_ends(struct rm_walk *walk) {

@@ -51,7 +51,7 @@ struct {
 
 struct {
   __uint(type, BPF_MAP_TYPE_RINGBUF);
-  __uint(max_entries, 2 * RM_MOST_UNREAD);
+  __uint(max_entries, RM_RING);
 } requests SEC(".maps");
 
 static const struct rm_connection new_connection;
@@ -142,15 +142,8 @@ static __always_inline bool was_accepted(const struct rm_server *server, struct 
 
 static volatile __u64 woke_at;
 
-/* Room for a request's record. Half of the ring is left to pieces of headers: where one of these is missing, paths are not
- * known for as long as the connection lasts. */
-static __always_inline struct rm_request *new_record(void) {
-  if (bpf_ringbuf_query(&requests, BPF_RB_AVAIL_DATA) > RM_MOST_UNREAD) return 0;
-  return bpf_ringbuf_reserve(&requests, sizeof(struct rm_request), 0);
-}
-
 static __always_inline void emit(struct rm_connection *connection) {
-  struct rm_request *out = new_record();
+  struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
   if (!out) {
     lost(RM_REQUEST_LOST_RING);
     return;

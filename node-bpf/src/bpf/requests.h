@@ -68,8 +68,9 @@ struct rm_connection {
   unsigned int user; /* to whom it is counted */
 };
 
-/* Bytes of the ring that requests take; as many more are for pieces of headers. */
-#define RM_MOST_UNREAD (4 << 20)
+/* Bytes of the ring of requests; and of that of HTTP/2, of which half is left to pieces of headers. */
+#define RM_RING (4 << 20)
+#define RM_HTTP2_RING (8 << 20)
 
 /* The key of `streams`: of an HTTP/2 connection (http2.bpf.h). */
 struct rm_stream {
@@ -77,11 +78,13 @@ struct rm_stream {
   unsigned int number, pad;
 };
 
-/* Of a frame with headers, so many bytes at most are in one record; of a header block so many in all. */
+/* Of a frame with headers, so many bytes at most are in one record; of a header block so many in all, where each record counts
+ * for some more: frames may be empty. */
 #define RM_PIECE 192
+#define RM_PIECE_ITSELF 40
 #define RM_MOST_BLOCK (64 << 10)
 
-/* A record of the ring, told from a struct rm_request by its length: bytes of a frame with headers, as they were moved. */
+/* A record of HTTP/2's ring, told from a struct rm_request by its length: bytes of a frame with headers, as they were moved. */
 struct rm_piece {
   unsigned long long connection;
   unsigned int number;      /* in its direction on the connection, from 0: one that is missing is noticed */
@@ -133,11 +136,12 @@ struct rm_http2 {
 
 /* Places of `request_losses`. */
 enum rm_request_loss {
-  RM_REQUEST_LOST_RING = 0,
+  RM_REQUEST_LOST_RING = 0, /* that of requests */
   RM_REQUEST_LOST_MAP = 1,
   RM_REQUEST_LOST_THREAD = 2,
   RM_REQUEST_LOST_POSITION = 3, /* connections */
-  RM_REQUEST_LOSSES = 4
+  RM_REQUEST_LOST_HTTP2 = 4, /* in the ring of HTTP/2 */
+  RM_REQUEST_LOSSES = 5
 };
 
 /* Processes of a server whose threads are followed beside its own: those that it wakes or is woken by, and theirs, so many

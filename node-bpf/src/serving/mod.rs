@@ -4,7 +4,7 @@
 //!
 //! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs`
 //! owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2` what the headers
-//! of streams say (by `hpack`), `sums` sums up and chooses rows. Of those, `switches` has what
+//! of streams say (by `hpack`), `streams` how they end that break off, `sums` sums up and chooses rows. Of those, `switches` has what
 //! threads did, `path` finds what a request waited for, `rows` makes rows of it; `tick` measures the
 //! kernel's tick.
 
@@ -17,6 +17,7 @@ mod programs;
 mod rows;
 mod service;
 mod spec;
+mod streams;
 mod sums;
 mod switches;
 mod tick;
@@ -43,6 +44,7 @@ use http2::Call;
 use programs::Programs;
 use rows::Names;
 use service::{service_name, tenant_of};
+use streams::LostPositions;
 use sums::Sums;
 use tick::Tick;
 use wire::{Open, Protocol, RawRequest, State};
@@ -57,10 +59,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const QUIET_NS: u64 = 3_000_000_000;
 /// A Unix socket is let go after so long without a byte.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
+/// Likewise one of HTTP/2: clients keep these open, and go on after hours.
+const FORGOTTEN_HTTP2_NS: u64 = 86_400_000_000_000;
 /// Requests that were found quiet, and may come again with the next of their connection.
 const MOST_QUIET: usize = 65_536;
 /// Why requests are lost that come after it.
 const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
+/// Why requests are, whose connection it is.
+const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be followed";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
 
@@ -141,7 +147,7 @@ impl Serving {
             names: Names::new(privileges::only_user()),
             quiet: HashMap::new(),
             http2: http2::Connections::default(),
-            positions_lost: HashSet::new(),
+            positions_lost: LostPositions::default(),
             tick: Tick::default(),
             status: Arc::clone(&status),
             sink,
@@ -214,8 +220,7 @@ struct Recorder {
     quiet: HashMap<u64, (u32, u32)>,
     /// What HTTP/2's headers said.
     http2: http2::Connections,
-    /// HTTP/2 connections that were looked into until now: how their streams end is not known.
-    positions_lost: HashSet<u64>,
+    positions_lost: LostPositions,
     tick: Tick,
     status: Arc<Mutex<ServingStatus>>,
     sink: Box<dyn FnMut(Record) + Send>,
@@ -227,10 +232,7 @@ impl Recorder {
     fn look(&mut self) {
         let mut found = self.finder.look();
         if found.is_empty() && self.programs.is_some() {
-            self.read();
-            self.programs = None;
-            self.http2 = http2::Connections::default();
-            self.servers.clear();
+            self.unload();
         }
         if self.finder.too_many {
             self.problem(format!(
@@ -277,11 +279,7 @@ impl Recorder {
             let tenant = tenant_of(&process.seen).into();
             self.servers.insert(server.pid, Server { service, tenant, opaque: HashSet::new() });
         }
-        // Requests of one that has ended may still be in the ring.
-        self.read();
-        for pid in self.servers.extract_if(|pid, _| !pids.contains(pid)).map(|(pid, _)| pid) {
-            self.processes.forget(pid);
-        }
+        self.forget_servers(&pids);
         let names: HashSet<Arc<str>> = self.servers.values().map(|server| Arc::clone(&server.service)).collect();
         self.sums.keep_services(|name| names.contains(name));
         let of = |found: &Found| {
@@ -291,10 +289,14 @@ impl Recorder {
         self.status.lock().servers = found.iter().filter_map(of).collect();
     }
 
-    /// Takes what is in the ring.
+    /// Takes what is in the rings.
     fn read(&mut self) {
         let Some(mut programs) = self.programs.take() else { return };
-        programs.ring.consume(|bytes| match (wire::parse(bytes), wire::piece(bytes)) {
+        programs.ring.consume(|bytes| match wire::parse(bytes) {
+            Some(raw) => self.take(raw),
+            None => self.lose("parse", 1),
+        });
+        programs.http2_ring.consume(|bytes| match (wire::parse(bytes), wire::piece(bytes)) {
             (Some(raw), _) => self.take(raw),
             (None, Some(piece)) => self.http2.take(&piece),
             (None, None) => self.lose("parse", 1),
@@ -320,19 +322,7 @@ impl Recorder {
     fn second(&mut self, last: bool) {
         self.clock.refresh();
         self.deliver_quiet(last);
-        let left = self.programs.as_ref().map(Programs::streams_left).unwrap_or_default();
-        let has_streams = |connection: &u64| self.programs.as_ref().is_some_and(|p| p.has_streams(*connection));
-        let gone: Vec<u64> = self.http2.known().filter(|connection| !has_streams(connection)).collect();
-        // Of a connection that closed meanwhile it is in the ring.
-        self.read();
-        let lost = self.programs.as_mut().map(Programs::lost);
-        if let Some(lost) = lost {
-            self.lose("ringbuf", lost.ring);
-            self.lose("map_full", lost.map);
-            self.lose(CONNECTION_LOST, lost.positions);
-            self.end_streams(&left, lost.ring == 0);
-        }
-        gone.into_iter().for_each(|connection| self.http2.forget(connection));
+        self.end_streams(&HashSet::new());
         let unread = self.http2.unread();
         self.lose("headers of HTTP/2 that were not read: paths and statuses", unread);
         let now_ns = self.clock.now_unix_ns();
@@ -350,8 +340,14 @@ impl Recorder {
             self.quiet.retain(|connection, _| there.contains(connection));
         }
         let silent_ns = |raw: &RawRequest| now_ns.saturating_sub(raw.last_ns.max(raw.begin_ns));
-        let old = |open: &&Open| open.request.port.is_none() && silent_ns(&open.request) >= FORGOTTEN_NS;
-        open.iter().filter(old).for_each(|open| programs.forget(open.request.connection));
+        let most_ns = |open: &Open| if open.state == State::Streams { FORGOTTEN_HTTP2_NS } else { FORGOTTEN_NS };
+        let old = |open: &&Open| open.request.port.is_none() && silent_ns(&open.request) >= most_ns(open);
+        for open in open.iter().filter(old) {
+            if open.state == State::Streams {
+                self.positions_lost.add(open.request.connection);
+            }
+            programs.forget(open.request.connection);
+        }
         for Open { request: raw, state } in open {
             let delivered = self.quiet.get(&raw.connection).is_some_and(|(number, _)| *number == raw.number);
             let is_over = match state {
@@ -364,22 +360,6 @@ impl Recorder {
                 self.quiet.insert(raw.connection, (raw.number, raw.sends));
             }
         }
-    }
-
-    /// Requests whose connections have closed before their answers had ended. `all_came`: nothing of the
-    /// ring was lost meanwhile, so that a connection's last word would be known.
-    fn end_streams(&mut self, left: &[Vec<u8>], all_came: bool) {
-        let mut lost = 0;
-        for key in left {
-            let Some(raw) = self.programs.as_mut().and_then(|programs| programs.take_stream(key)) else { continue };
-            if all_came && !self.positions_lost.contains(&raw.connection) {
-                self.request(&raw);
-            } else {
-                lost += 1;
-            }
-        }
-        self.lose("requests on HTTP/2 connections that could not be followed", lost);
-        self.positions_lost.clear();
     }
 
     /// A record of the ring.
@@ -455,7 +435,7 @@ impl Recorder {
     /// A connection that is not looked into: said once for each server and protocol.
     fn opaque(&mut self, raw: &RawRequest) {
         if raw.position_lost {
-            self.positions_lost.insert(raw.connection);
+            self.positions_lost.add(raw.connection);
         }
         let Some(server) = self.servers.get_mut(&raw.pid) else { return };
         let what = match raw.protocol {

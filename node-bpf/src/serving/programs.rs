@@ -1,7 +1,7 @@
 //! The programs on requests (`bpf/requests.bpf.c`): loaded while there are servers, and what user
 //! space has to do with their maps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
@@ -19,6 +19,9 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 /// The tracepoints at sockets, which kernels have from Linux 6.3 on.
 const TRACEPOINTS: [&str; 2] = ["btf_trace_sock_recv_length", "btf_trace_sock_send_length"];
 
+/// `RM_REQUEST_LOSSES`.
+const LOSSES: usize = 5;
+
 /// The loaded programs. They are detached when dropped, and their maps are gone.
 #[derive(Debug)]
 pub(super) struct Programs {
@@ -33,8 +36,10 @@ pub(super) struct Programs {
     streams: MapHandle,
     losses: MapHandle,
     users: Users,
-    lost: [u64; 4],
+    lost: [u64; LOSSES],
     pub(super) ring: Ring,
+    /// Streams, and pieces of their headers.
+    pub(super) http2_ring: Ring,
     pub(super) switches: Switches,
     followed: HashMap<u32, Listens>,
 }
@@ -43,6 +48,7 @@ pub(super) struct Programs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) ring: u64,
+    pub(super) http2_ring: u64,
     pub(super) map: u64,
     /// HTTP/2 connections that are not looked into any more.
     pub(super) positions: u64,
@@ -67,8 +73,10 @@ impl Programs {
         let switches = Switches::open(&map("stretches")?, &map("stretch_count")?)
             .map_err(|source| Error::Os { doing: "mapping the ring of threads", source })?;
         let users = Users::new(&object).map_err(failed)?;
-        let ring = Ring::open(&map("requests")?);
-        let ring = ring.map_err(|source| Error::Os { doing: "mapping the ring of requests", source })?;
+        let ring = |name| {
+            Ring::open(&map(name)?).map_err(|source| Error::Os { doing: "mapping the ring of requests", source })
+        };
+        let (ring, http2_ring) = (ring("requests")?, ring("http2_ring")?);
         let mut links = vec![];
         for program in object.progs_mut() {
             links.push(program.attach().map_err(failed)?);
@@ -83,8 +91,9 @@ impl Programs {
             streams,
             losses,
             users,
-            lost: [0; 4],
+            lost: [0; LOSSES],
             ring,
+            http2_ring,
             switches,
             followed: HashMap::new(),
         })
@@ -147,20 +156,41 @@ impl Programs {
         }
     }
 
+    /// Lets go of HTTP/2 connections on Unix sockets whose servers have ended. (Those of TCP have closed.)
+    pub(super) fn forget_connections_of(&mut self, ended: &HashSet<u32>) {
+        if ended.is_empty() {
+            return;
+        }
+        let of_ended = |open: &Open| {
+            open.state == State::Streams && open.request.port.is_none() && ended.contains(&open.request.pid)
+        };
+        for open in self.open().iter().filter(|open| of_ended(open)) {
+            self.forget(open.request.connection);
+        }
+    }
+
     /// Whether a connection is there, and is HTTP/2 that is looked into.
     pub(super) fn has_streams(&self, connection: u64) -> bool {
         let entry = self.connections.lookup(&connection.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         entry.and_then(|entry| wire::open(&entry)).is_some_and(|open| open.state == State::Streams)
     }
 
-    /// The keys of streams whose connections are no more, or not looked into any more.
-    pub(super) fn streams_left(&self) -> Vec<Vec<u8>> {
+    /// The keys of streams whose connections are no more, or not looked into any more, or whose servers
+    /// have `ended`.
+    pub(super) fn streams_left(&self, ended: &HashSet<u32>) -> Vec<Vec<u8>> {
         let mut has: HashMap<u64, bool> = HashMap::new();
+        let server = |key: &[u8]| Some(wire::open(&self.streams.lookup(key, MapFlags::ANY).ok()??)?.request.pid);
         let mut left = |key: &Vec<u8>| {
             let Some((connection, _)) = wire::stream_key(key) else { return false };
             !*has.entry(connection).or_insert_with(|| self.has_streams(connection))
+                || (!ended.is_empty() && server(key).is_some_and(|pid| ended.contains(&pid)))
         };
         self.streams.keys().filter(|key| left(key)).collect()
+    }
+
+    /// How many streams there are.
+    pub(super) fn streams(&self) -> u64 {
+        self.streams.keys().count() as u64
     }
 
     /// Removes a stream. None where it has ended meanwhile.
@@ -173,7 +203,7 @@ impl Programs {
 
     /// What was lost since the last time.
     pub(super) fn lost(&mut self) -> Lost {
-        let mut since = [0; 4];
+        let mut since = [0; LOSSES];
         for (place, since) in since.iter_mut().enumerate() {
             let found = self.losses.lookup(&(place as u32).to_ne_bytes(), MapFlags::ANY).ok().flatten();
             let now =
@@ -181,6 +211,6 @@ impl Programs {
             *since = now.saturating_sub(self.lost[place]);
             self.lost[place] = now;
         }
-        Lost { ring: since[0], map: since[1] + since[2], positions: since[3] }
+        Lost { ring: since[0], http2_ring: since[4], map: since[1] + since[2], positions: since[3] }
     }
 }
