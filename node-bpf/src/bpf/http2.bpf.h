@@ -308,52 +308,77 @@ static long walks_on(__u64 at, struct rm_walk *walk) {
   return frames->lost || !frames->all;
 }
 
-/* The connection is not looked into from here on. User space knows its streams, which are lost. */
+/* The connection is not looked into from here on. User space knows its streams, which are lost: it is told before it can see
+ * that the state is another. */
 static __always_inline void position_is_lost(struct rm_connection *connection) {
   connection->request.flags = RM_REQUEST_OPAQUE | RM_REQUEST_POSITION_LOST;
   connection->request.pid = bpf_get_current_pid_tgid() >> 32;
-  connection->state = RM_IGNORED;
   lost(RM_REQUEST_LOST_POSITION);
   emit(connection);
+  barrier();
+  connection->state = RM_IGNORED;
+}
+
+/* Whether all bytes of this direction were seen that TCP has moved since the last call. They were not where a process that is
+ * not followed has moved some, or a call that passes no tracepoint (splice, TCP_ZEROCOPY_RECEIVE). A receive that comes to the
+ * end takes one more, that of the FIN.
+ *
+ * The socket is not locked any more: where another thread has moved bytes since, its are taken for missed ones, and the position
+ * is lost. Two threads that send on one connection at the same moment would mix their frames, so servers do not let them. */
+static __always_inline bool has_come_whole(struct rm_frames *frames, struct sock *sk, __u32 bytes, bool sent) {
+  if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX || BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP) return true;
+  struct tcp_sock *tcp = (void *)sk;
+  __u32 now = sent ? BPF_CORE_READ(tcp, write_seq) : BPF_CORE_READ(tcp, copied_seq);
+  __u32 moved = now - frames->sequence;
+  bool is_first = !frames->has_sequence;
+  frames->sequence = now;
+  frames->has_sequence = true;
+  return is_first || moved == bytes || (!sent && moved == bytes + 1);
 }
 
 /* Looks at what a call has moved. `readable`: its bytes lie in its buffers. */
-static __always_inline void http2_moves(struct rm_connection *connection, struct sock *sk, __u32 bytes, __u64 now, bool sent,
-                                        bool readable) {
+static __always_inline void http2_moves(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
+                                        __u32 bytes, __u64 now, bool sent, bool readable) {
   __u64 key = connection->request.connection;
   struct rm_http2 *found = bpf_map_lookup_elem(&http2, &key);
-  if (!found) return; /* it is closed at this moment */
+  if (!found) {
+    position_is_lost(connection);
+    return;
+  }
   connection->request.last_ns = now;
   struct rm_walk walk = {.connection = connection, .sk = sk, .now = now, .sent = sent};
   walk.frames = sent ? &found->sent : &found->received;
   struct rm_frames *frames = walk.frames;
-  frames->all = bytes;
-  frames->buffers = (struct rm_buffers){.here = bytes};
-  if (readable) buffers_of_this(&frames->buffers, bytes);
-  bpf_loop(RM_MOST_MOVES, walks_on, &walk, 0);
-  if (frames->lost || frames->all) position_is_lost(connection);
+  if (frames->lost) return; /* another thread is about to say so */
+  /* What the process did before it was followed, or while it was not, was not seen. */
+  if (connection->request.opened_ns < server->since_ns || !has_come_whole(frames, sk, bytes, sent)) {
+    frames->lost = true;
+  } else {
+    frames->all = bytes;
+    frames->buffers = (struct rm_buffers){.here = bytes};
+    if (readable) buffers_of_this(&frames->buffers, bytes, sent);
+    bpf_loop(RM_MOST_MOVES, walks_on, &walk, 0);
+    if (frames->all) frames->lost = true;
+  }
+  if (frames->lost) position_is_lost(connection);
 }
 
-/* A connection's first bytes are HTTP/2's preface, the client's or the server's. */
-static __always_inline void http2_begins(struct rm_connection *connection, struct sock *sk, __u32 bytes, __u64 now, bool sent,
-                                         bool readable) {
+/* A connection's first bytes are HTTP/2's preface, the client's or the server's; or both at the same moment. */
+static __always_inline void http2_begins(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
+                                         __u32 bytes, __u64 now, bool sent, bool readable) {
   __u64 key = connection->request.connection;
+  connection->request.protocol = RM_HTTP2;
+  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
   connection->request.begin_ns = now;
+  bpf_map_update_elem(&http2, &key, &new_http2, BPF_NOEXIST); /* where there is no room, it is missing in what follows */
   connection->state = RM_STREAMS;
-  if (bpf_map_update_elem(&http2, &key, &new_http2, BPF_NOEXIST)) {
-    position_is_lost(connection);
-    return;
-  }
-  struct rm_http2 *made = bpf_map_lookup_elem(&http2, &key);
-  if (!made) return;
-  made->received.preface = RM_PREFACE;
-  http2_moves(connection, sk, bytes, now, sent, readable);
+  http2_moves(server, connection, sk, bytes, now, sent, readable);
 }
 
 /* Whether what is sent now is a server's preface, a frame with settings: servers may send it before they receive anything. */
 static __always_inline bool is_server_preface(__u32 bytes) {
   __u8 h[RM_FRAME_HEADER];
-  __u64 buffer = buffer_of_this(&bytes);
+  __u64 buffer = buffer_of_this(&bytes, true);
   if (bytes < sizeof h || !buffer || bpf_probe_read_user(h, sizeof h, (void *)buffer)) return false;
   __u32 length = h[0] << 16 | h[1] << 8 | h[2];
   return length <= 1 << 10 && length % 6 == 0 && h[3] == RM_FRAME_SETTINGS && !(h[4] | h[5] | h[6] | h[7] | h[8]);
@@ -365,5 +390,7 @@ static __always_inline bool looks_like_frame(const __u8 *h) {
   __u32 stream = h[5] << 24 | h[6] << 16 | h[7] << 8 | h[8];
   if (length > 1 << 14 || type > RM_FRAME_WINDOW || flags > 0x2d || stream >> 31) return false;
   if (type <= RM_FRAME_HEADERS && !length) return false;
+  if (type == RM_FRAME_DATA && flags & ~9) return false;
+  if (type == RM_FRAME_HEADERS && flags & ~0x2d) return false;
   return is_possible(type, length, stream, false);
 }

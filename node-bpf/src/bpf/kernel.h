@@ -135,6 +135,8 @@ struct sock {
   struct socket *sk_socket;
   struct sock_cgroup_data sk_cgrp_data;
   kuid_t sk_uid;
+  unsigned short sk_protocol;
+  unsigned char sk_shutdown;
 };
 struct in6_addr;
 struct sk_buff;

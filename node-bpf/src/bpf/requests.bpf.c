@@ -17,6 +17,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SHUTDOWN_MASK 3
 #define TCP_SYN_SENT 2
 #define TCP_FIN_WAIT1 4
 #define TCP_CLOSE 7
@@ -32,6 +34,10 @@ struct unix_address { int len; };
 struct unix_sock { struct unix_address *addr; };
 struct icsk_ack_times { __u32 lrcvtime; };
 struct inet_connection_sock { struct icsk_ack_times icsk_ack; };
+struct tcp_sock {
+  __u32 copied_seq; /* of the byte that is to be received next */
+  __u32 write_seq;  /* and to be sent next */
+};
 
 #pragma clang attribute pop
 
@@ -64,24 +70,33 @@ static __always_inline struct rm_server *server_of_this(void) {
 /* What a thread passed to the system call that it is in: where its bytes lie. */
 enum rm_bytes_at { RM_BYTES_UNKNOWN, RM_BYTES_DIRECT, RM_BYTES_VECTOR, RM_BYTES_MESSAGE };
 
+/* The call has to be one that moves bytes in this direction: io_uring moves them on a thread's way out of any other call. */
 #if defined(__TARGET_ARCH_x86)
-static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
+#define ENOSYS 38
+static __always_inline __u32 bytes_at(struct pt_regs *regs, bool sent, __u64 *second) {
   *second = regs->si;
+  if ((__s64)regs->ax != -ENOSYS) return RM_BYTES_UNKNOWN; /* it has ended: what it returns stands there */
   switch (regs->orig_ax) {
-  case 0: case 1: case 44: case 45: return RM_BYTES_DIRECT; /* read, write, sendto, recvfrom */
-  case 19: case 20: return RM_BYTES_VECTOR;                 /* readv, writev */
-  case 46: case 47: return RM_BYTES_MESSAGE;                /* sendmsg, recvmsg */
+  case 0: case 45: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_DIRECT; /* read, recvfrom */
+  case 1: case 44: return sent ? RM_BYTES_DIRECT : RM_BYTES_UNKNOWN; /* write, sendto */
+  case 19: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_VECTOR;         /* readv */
+  case 20: return sent ? RM_BYTES_VECTOR : RM_BYTES_UNKNOWN;         /* writev */
+  case 47: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_MESSAGE;        /* recvmsg */
+  case 46: return sent ? RM_BYTES_MESSAGE : RM_BYTES_UNKNOWN;        /* sendmsg */
   }
   return RM_BYTES_UNKNOWN;
 }
 #else
-static __always_inline __u32 bytes_at(struct pt_regs *regs, __u64 *second) {
+static __always_inline __u32 bytes_at(struct pt_regs *regs, bool sent, __u64 *second) {
   struct pt_regs___all *all = (void *)regs;
   *second = BPF_CORE_READ(all, regs[1]);
   switch (BPF_CORE_READ(all, syscallno)) {
-  case 63: case 64: case 206: case 207: return RM_BYTES_DIRECT;
-  case 65: case 66: return RM_BYTES_VECTOR;
-  case 211: case 212: return RM_BYTES_MESSAGE;
+  case 63: case 207: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_DIRECT;
+  case 64: case 206: return sent ? RM_BYTES_DIRECT : RM_BYTES_UNKNOWN;
+  case 65: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_VECTOR;
+  case 66: return sent ? RM_BYTES_VECTOR : RM_BYTES_UNKNOWN;
+  case 212: return sent ? RM_BYTES_UNKNOWN : RM_BYTES_MESSAGE;
+  case 211: return sent ? RM_BYTES_MESSAGE : RM_BYTES_UNKNOWN;
   }
   return RM_BYTES_UNKNOWN;
 }
@@ -103,10 +118,10 @@ static __always_inline void next_buffer(struct rm_buffers *buffers, __u64 all) {
   buffers->here = vector.bytes < all ? vector.bytes : all;
 }
 
-static __always_inline void buffers_of_this(struct rm_buffers *buffers, __u64 all) {
+static __always_inline void buffers_of_this(struct rm_buffers *buffers, __u64 all, bool sent) {
   struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
   __u64 at = 0;
-  __u32 how = bytes_at(regs, &at);
+  __u32 how = bytes_at(regs, sent, &at);
   *buffers = (struct rm_buffers){.here = all};
   if (how == RM_BYTES_DIRECT) buffers->at = at;
   if (how == RM_BYTES_MESSAGE && bpf_probe_read_user(&at, sizeof at, (void *)(at + MESSAGE_VECTOR_AT))) return;
@@ -117,9 +132,9 @@ static __always_inline void buffers_of_this(struct rm_buffers *buffers, __u64 al
 
 /* The address of the first byte that was received or sent; 0: not known. `bytes`: how many were moved, and then how many of
  * these lie there. */
-static __always_inline __u64 buffer_of_this(__u32 *bytes) {
+static __always_inline __u64 buffer_of_this(__u32 *bytes, bool sent) {
   struct rm_buffers buffers;
-  buffers_of_this(&buffers, *bytes);
+  buffers_of_this(&buffers, *bytes, sent);
   *bytes = buffers.here;
   return buffers.at;
 }
@@ -134,6 +149,7 @@ static __always_inline bool was_accepted(const struct rm_server *server, struct 
     return (server->flags & RM_SERVER_UNIX) && BPF_CORE_READ(of_unix, addr) != 0;
   }
   if (family != AF_INET && family != AF_INET6) return false;
+  if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE) return false; /* nothing would tell its end */
   __u16 port = BPF_CORE_READ(sk, __sk_common.skc_num);
   for (int i = 0; i < RM_SERVER_PORTS; i++)
     if (i < server->count && server->ports[i] == port) return true;
@@ -160,7 +176,9 @@ static __always_inline struct rm_connection *opened(struct sock *sk, __u64 key, 
   }
   if (bpf_map_update_elem(&connections, &key, &new_connection, BPF_NOEXIST)) {
     user_gives(user, RM_ROOM_CONNECTION);
-    return 0; /* another thread receives on it at this moment */
+    struct rm_connection *found = bpf_map_lookup_elem(&connections, &key); /* another thread has been quicker */
+    if (!found) lost(RM_REQUEST_LOST_MAP);
+    return found;
   }
   struct rm_connection *made = bpf_map_lookup_elem(&connections, &key);
   if (!made) return 0;
@@ -247,16 +265,18 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
                                          __u32 bytes, __u64 now, bool readable) {
   struct rm_request *request = &connection->request;
   __u32 here = bytes;
-  __u64 buffer = readable ? buffer_of_this(&here) : 0;
+  __u64 buffer = readable ? buffer_of_this(&here, false) : 0;
   __u8 first[4] = {};
   if (buffer && here >= sizeof first) bpf_probe_read_user(first, sizeof first, (void *)buffer);
   __u16 protocol = protocol_of(first, here);
+  /* Of a connection that is not said to be HTTP/2's streams yet: another thread sends the server's preface at this moment. */
+  bool begins_http2 = protocol == RM_HTTP2 && request->protocol == RM_PROTOCOL_UNKNOWN;
+  if (begins_http2 || request->protocol == RM_HTTP2) {
+    http2_begins(server, connection, sk, bytes, now, false, readable);
+    return 0;
+  }
   if (request->protocol == RM_PROTOCOL_UNKNOWN) {
     request->protocol = protocol;
-    if (protocol == RM_HTTP2) {
-      http2_begins(connection, sk, bytes, now, false, readable);
-      return 0;
-    }
     __u8 header[RM_FRAME_HEADER];
     if (protocol == RM_OTHER && here >= sizeof header && buffer &&
         !bpf_probe_read_user(header, sizeof header, (void *)buffer) && looks_like_frame(header))
@@ -279,6 +299,22 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
   return 0;
 }
 
+/* A connection is over. User space finds the streams that are left. */
+static __always_inline void forgets(struct rm_connection *connection, __u64 key) {
+  __u32 user = connection->user;
+  bool is_http2 = connection->request.protocol == RM_HTTP2;
+  /* First, so that who finds the connection finds its streams' position, too. */
+  if (!bpf_map_delete_elem(&connections, &key)) user_gives(user, RM_ROOM_CONNECTION);
+  if (is_http2) bpf_map_delete_elem(&http2, &key);
+}
+
+/* Whether the other end of a Unix socket is closed, of which a receive had nothing. (One into no room has nothing, too; and one
+ * whose client has said all, and may still be answered.) Of TCP the state tells. */
+static __always_inline bool has_ended(struct sock *sk) {
+  if (BPF_CORE_READ(sk, __sk_common.skc_family) != AF_UNIX) return false;
+  return (BPF_CORE_READ(sk, sk_shutdown) & SHUTDOWN_MASK) == SHUTDOWN_MASK;
+}
+
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
   struct rm_server *server = server_of_this();
@@ -286,7 +322,8 @@ int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
   __u64 key = bpf_get_socket_cookie(sk);
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (got == 0) { /* the client has closed */
-    if (connection && connection->state == RM_ANSWERING) {
+    if (connection && connection->state == RM_STREAMS && has_ended(sk)) forgets(connection, key);
+    else if (connection && connection->state == RM_ANSWERING) {
       emit(connection);
       connection->state = RM_IDLE;
     }
@@ -301,7 +338,7 @@ int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
   if (connection->state == RM_IGNORED) return 0;
   bool readable = !(flags & MSG_TRUNC); /* else the bytes are thrown away */
   if (connection->state == RM_STREAMS) {
-    http2_moves(connection, sk, got, now, false, readable);
+    http2_moves(server, connection, sk, got, now, false, readable);
     return 0;
   }
   if (connection->state == RM_READING) {
@@ -320,7 +357,7 @@ static __always_inline bool is_interim(const __u8 *answer) {
 static __always_inline bool answers(struct rm_request *request, __u32 bytes, __u64 now) {
   __builtin_memset(request->answer, 0, sizeof request->answer);
   if (request->protocol == RM_HTTP1 && bytes >= RM_ANSWER) {
-    __u64 buffer = buffer_of_this(&bytes);
+    __u64 buffer = buffer_of_this(&bytes, true);
     if (buffer && bytes >= RM_ANSWER) bpf_probe_read_user(request->answer, sizeof request->answer, (void *)buffer);
     if (is_interim(request->answer)) return false;
   }
@@ -339,14 +376,13 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   if (!connection) {
     if (!was_accepted(server, sk) || !is_server_preface(sent)) return 0;
     connection = opened(sk, key, now, server->user);
-    if (!connection) return 0;
-    connection->request.protocol = RM_HTTP2;
-    http2_begins(connection, sk, sent, now, true, true);
+    if (!connection || (connection->state != RM_IDLE && connection->state != RM_STREAMS)) return 0;
+    http2_begins(server, connection, sk, sent, now, true, true);
     return 0;
   }
   struct rm_request *request = &connection->request;
   if (connection->state == RM_STREAMS) {
-    http2_moves(connection, sk, sent, now, true, true);
+    http2_moves(server, connection, sk, sent, now, true, true);
     return 0;
   }
   if (connection->state == RM_READING) {
@@ -365,7 +401,8 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   return 0;
 }
 
-/* A TCP connection is closed by us, or is gone. (Of Unix sockets user space finds the old ones.) */
+/* A TCP connection is closed by us, or is gone. (Of Unix sockets user space finds the old ones, but for HTTP/2's whose client
+ * closes.) */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   if (state != TCP_FIN_WAIT1 && state != TCP_LAST_ACK && state != TCP_CLOSE) return 0;
@@ -374,12 +411,9 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
-  __u32 user = connection->user;
   /* Of HTTP/2, answers may still be sent; user space finds the streams that are left (their connection has no entry). */
   if (connection->state != RM_STREAMS) connection->state = RM_IGNORED; /* what may still be read is no request */
-  if (state != TCP_CLOSE) return 0;
-  if (connection->request.protocol == RM_HTTP2) bpf_map_delete_elem(&http2, &key);
-  if (!bpf_map_delete_elem(&connections, &key)) user_gives(user, RM_ROOM_CONNECTION);
+  if (state == TCP_CLOSE) forgets(connection, key);
   return 0;
 }
 

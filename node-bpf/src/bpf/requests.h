@@ -16,6 +16,8 @@ struct rm_server {
   unsigned int count;
   unsigned short ports[RM_SERVER_PORTS];
   unsigned int user; /* to whom its connections are counted */
+  unsigned int pad;
+  unsigned long long since_ns; /* CLOCK_MONOTONIC: what it does is seen from then on, without a gap */
 };
 
 enum rm_protocol { RM_PROTOCOL_UNKNOWN = 0, RM_HTTP1 = 1, RM_HTTP2 = 2, RM_TLS = 3, RM_OTHER = 4 };
@@ -114,6 +116,8 @@ struct rm_frames {
   unsigned int length, stream;
   unsigned int type, flags;
   unsigned int begun;        /* the first frame has come */
+  unsigned int sequence;     /* of TCP behind the last call's bytes */
+  unsigned int has_sequence; /* there was a call */
   unsigned int in_payload;   /* the header is all there, and the payload not */
   unsigned int in_block;     /* only a CONTINUATION may come, of `block_stream` */
   unsigned int block_stream, block_bytes;
@@ -193,7 +197,7 @@ struct rm_stretch {
   char comm[16];
 };
 
-_Static_assert(sizeof(struct rm_server) == 28, "src/serving/wire.rs writes 28 bytes");
+_Static_assert(sizeof(struct rm_server) == 40, "src/serving/wire.rs writes 40 bytes");
 _Static_assert(sizeof(struct rm_request) == 288, "src/serving/wire.rs reads 288 bytes");
 _Static_assert(sizeof(struct rm_connection) == 296, "src/serving/wire.rs reads 296 bytes");
 _Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 bytes");

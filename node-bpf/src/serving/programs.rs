@@ -9,6 +9,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::switches::Switches;
 use super::wire::{self, Listens, Open, RawRequest, State};
+use crate::clock;
 use crate::error::Error;
 use crate::lookup::{self, Aligned};
 use crate::ring::Ring;
@@ -41,7 +42,8 @@ pub(super) struct Programs {
     /// Streams, and pieces of their headers.
     pub(super) http2_ring: Ring,
     pub(super) switches: Switches,
-    followed: HashMap<u32, Listens>,
+    /// The servers, and since when each is followed.
+    followed: HashMap<u32, (Listens, u64)>,
 }
 
 /// What the programs could not hand over since the last look.
@@ -102,14 +104,16 @@ impl Programs {
     /// Follows a process, or follows it as it listens now. False where there is no room.
     pub(super) fn follow(&mut self, pid: u32, listens: &Listens) -> bool {
         // The programs let go of what begins another program: it is told again at each look.
-        let known = self.followed.get(&pid) == Some(listens) && self.is_followed(pid);
+        let known = self.followed.get(&pid).filter(|_| self.is_followed(pid));
+        let is_told = known.is_some_and(|(told, _)| told == listens);
+        let since_ns = known.map_or_else(clock::kernel_now_ns, |(_, since_ns)| *since_ns);
         let server = Listens { user: self.users.counted_as(listens.user), ..listens.clone() };
-        if !known && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(), MapFlags::ANY).is_err() {
+        if !is_told && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(since_ns), MapFlags::ANY).is_err() {
             return false;
         }
         // One that works with another server is followed already; and has an entry again if that ends.
         let _ = self.threads_of.update(&pid.to_ne_bytes(), &wire::followed(pid), MapFlags::NO_EXIST);
-        self.followed.insert(pid, listens.clone());
+        self.followed.insert(pid, (listens.clone(), since_ns));
         true
     }
 

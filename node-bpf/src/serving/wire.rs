@@ -60,16 +60,17 @@ pub(super) struct Listens {
 }
 
 impl Listens {
-    /// `struct rm_server`.
-    pub(super) fn to_bytes(&self) -> [u8; 28] {
-        let mut bytes = [0; 28];
+    /// `struct rm_server` of one that is followed since then, as the kernel's clock has it.
+    pub(super) fn to_bytes(&self, since_ns: u64) -> [u8; 40] {
+        let mut bytes = [0; 40];
         let all = self.ports.len() > MOST_PORTS;
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         let flags = flag(self.any_protocol, SERVER_ANY) | flag(self.unix, SERVER_UNIX) | flag(all, SERVER_ALL_PORTS);
         let count = self.ports.len().min(MOST_PORTS) as u32;
         bytes[..4].copy_from_slice(&flags.to_ne_bytes());
         bytes[4..8].copy_from_slice(&count.to_ne_bytes());
-        bytes[24..].copy_from_slice(&self.user.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&self.user.to_ne_bytes());
+        bytes[32..].copy_from_slice(&since_ns.to_ne_bytes());
         for (at, port) in self.ports.iter().take(MOST_PORTS).enumerate() {
             bytes[8 + 2 * at..10 + 2 * at].copy_from_slice(&port.to_ne_bytes());
         }
@@ -326,9 +327,10 @@ pub(super) mod tests {
     #[test]
     fn what_the_programs_are_told_of_a_server() {
         let listens = Listens { ports: vec![80, 8000], unix: true, any_protocol: true, user: 0x0102_0304 };
-        let bytes = listens.to_bytes();
+        let bytes = listens.to_bytes(9);
         assert_eq!((bytes[0], bytes[4], &bytes[8..12]), (3, 2, &[80_u16, 8000].map(u16::to_ne_bytes).concat()[..]));
         let many = Listens { ports: (1..20).collect(), ..Listens::default() };
-        assert_eq!((many.to_bytes()[0], many.to_bytes()[4]), (4, 8));
+        assert_eq!((many.to_bytes(9)[0], many.to_bytes(9)[4]), (4, 8));
+        assert_eq!((&bytes[24..28], &bytes[32..]), (&0x0102_0304_u32.to_ne_bytes()[..], &9_u64.to_ne_bytes()[..]));
     }
 }

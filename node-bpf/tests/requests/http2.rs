@@ -1,8 +1,9 @@
 //! HTTP/2 as no library sends it: frames cut anywhere, answers that break off, connections that were
-//! open before.
+//! open before, bytes that are moved unseen.
 
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 
 use super::common::{Cgroup, can_capture, wait_for};
 use super::{Recorder, named, serve_script};
@@ -16,9 +17,10 @@ const END_HEADERS: u8 = 4;
 
 /// Reads into three small buffers at a time, and answers by the stream's number: the first of each four
 /// streams as it should, from many buffers; the second's answer begins and is reset; the third has
-/// none; the fourth's does not end. Closes the connection at a PING.
+/// none; the fourth's does not end. Closes the connection at a PING. Listens on TCP, or on a Unix
+/// socket of this path.
 const SERVER: &str = r#"
-import socket, struct
+import socket, struct, sys
 def frame(kind, flags, stream, payload=b""):
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 def answer(connection, stream):
@@ -42,13 +44,32 @@ def serve(connection):
             got = got[size:]
             if kind in (1, 9) and flags & 4: answer(connection, stream)
             if kind == 6: return
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
+if len(sys.argv) > 1:
+    listener = socket.create_server(sys.argv[1], family=socket.AF_UNIX)
+    print(0, flush=True)
+else:
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
 while True:
     connection, _ = listener.accept()
     try: serve(connection)
     except OSError: pass
     connection.close()
+"#;
+
+/// Takes a connection's first bytes as one does, so many more by splice, and then the others; and answers
+/// the second stream.
+const SPLICER: &str = r#"
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.recv(33, socket.MSG_WAITALL)
+left, (_, pipe) = int(sys.argv[1]), os.pipe()
+while left > 0: left -= os.splice(connection.fileno(), pipe, left)
+connection.recv(4096)
+connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 3, 0x88]))
+connection.recv(1)
 "#;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -158,4 +179,105 @@ fn what_are_no_frames_ends_the_connection_for_us_and_nothing_is_made_up() {
     let (rows, sums, lost) = recorder.stop();
     assert!(rows.is_empty() && sums.is_empty(), "{rows:?}");
     assert_eq!(lost, 2, "a connection, and a request");
+}
+
+#[test]
+fn bytes_that_nothing_tells_of_end_the_connection_for_us() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let unseen = get(1, "/unseen");
+    let server = serve_script(&cgroup, SPLICER, &[&unseen.len().to_string()]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    // The path is of the table, as the frame before has it, which was not seen.
+    let refers = frame(HEADERS, END_STREAM | END_HEADERS, 3, &[0x82, 0x80 | 62]);
+    connection.write_all(&[preface(), unseen, refers].concat()).unwrap();
+    let lost = || recorder.losses().iter().any(|loss| loss.reason.contains("cannot be followed any more"));
+    wait_for("the connection to be counted", lost);
+    drop(connection);
+    let (rows, sums, lost) = recorder.stop();
+    assert!(rows.is_empty() && sums.is_empty(), "{rows:?}");
+    assert_eq!(lost, 1, "the connection");
+}
+
+#[test]
+fn a_client_that_has_said_all_is_answered_and_its_end_is_no_byte_of_a_frame() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.write_all(&[preface(), get(1, "/all")].concat()).unwrap();
+    connection.shutdown(Shutdown::Write).unwrap();
+    wait_for("the request", || !recorder.rows().is_empty());
+    let (rows, _, lost) = recorder.stop();
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.of.route.as_deref(), row.status, lost), (Some("/all"), Some(200), 0));
+}
+
+#[test]
+fn on_a_unix_socket_the_clients_close_ends_what_is_not_answered() {
+    if !can_capture() {
+        return;
+    }
+    let (cgroup, dir) = (Cgroup::new(), tempfile::tempdir().unwrap());
+    let at = dir.path().join("web.sock");
+    let server = serve_script(&cgroup, SERVER, &[at.to_str().unwrap()]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = UnixStream::connect(&at).unwrap();
+    connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
+    wait_for("the answer", || recorder.rows().len() == 1);
+    drop(connection);
+    wait_for("the other one", || recorder.rows().len() == 2);
+    let (rows, _, lost) = recorder.stop();
+    let shown: Vec<_> = rows.iter().map(|row| (row.number, row.of.route.as_deref(), row.status)).collect();
+    assert_eq!(shown, [(1, Some("/whole"), Some(200)), (3, Some("/none"), None)]);
+    assert_eq!(lost, 0);
+}
+
+#[test]
+fn a_server_that_dies_leaves_its_requests_unanswered_and_not_lost() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
+    wait_for("the answer", || recorder.rows().len() == 1);
+    drop(server);
+    wait_for("the other one", || recorder.rows().len() == 2);
+    let (rows, _, lost) = recorder.stop();
+    assert_eq!((rows[1].of.route.as_deref(), rows[1].duration_ns, lost), (Some("/none"), None, 0));
+}
+
+#[test]
+fn frames_of_headers_without_bytes_are_bounded() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, SERVER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut all = [preface(), frame(HEADERS, END_STREAM, 1, &[0x82, 0x84])].concat();
+    (0..2_000).for_each(|_| all.extend(frame(CONTINUATION, 0, 1, &[])));
+    all.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
+    all.extend(get(9, "/after"));
+    connection.write_all(&all).unwrap();
+    wait_for("both", || recorder.rows().len() == 2);
+    let (rows, _, lost) = recorder.stop();
+    let shown: Vec<_> = rows.iter().map(|row| (row.of.route.as_deref(), row.status)).collect();
+    assert_eq!(shown, [(None, None), (Some("/after"), Some(200))]);
+    assert_eq!(lost, 1, "headers that were not read");
 }
