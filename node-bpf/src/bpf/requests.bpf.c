@@ -19,6 +19,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define AF_INET6 10
 #define IPPROTO_TCP 6
 #define SHUTDOWN_MASK 3
+#define ECONNRESET 104
 #define TCP_SYN_SENT 2
 #define TCP_FIN_WAIT1 4
 #define TCP_CLOSE 7
@@ -308,8 +309,8 @@ static __always_inline void forgets(struct rm_connection *connection, __u64 key)
   if (is_http2) bpf_map_delete_elem(&http2, &key);
 }
 
-/* Whether the other end of a Unix socket is closed, of which a receive had nothing. (One into no room has nothing, too; and one
- * whose client has said all, and may still be answered.) Of TCP the state tells. */
+/* Whether the other end of a Unix socket is closed, of which a receive had nothing, or an error as the client had not read all.
+ * (One into no room has nothing, too; and one whose client has said all, and may still be answered.) Of TCP the state tells. */
 static __always_inline bool has_ended(struct sock *sk) {
   if (BPF_CORE_READ(sk, __sk_common.skc_family) != AF_UNIX) return false;
   return (BPF_CORE_READ(sk, sk_shutdown) & SHUTDOWN_MASK) == SHUTDOWN_MASK;
@@ -318,12 +319,14 @@ static __always_inline bool has_ended(struct sock *sk) {
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
   struct rm_server *server = server_of_this();
-  if (!server || got < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE) || !is_stream(sk)) return 0;
+  if (!server || (got < 0 && got != -ECONNRESET) || flags & (MSG_PEEK | MSG_ERRQUEUE) || !is_stream(sk)) return 0;
   __u64 key = bpf_get_socket_cookie(sk);
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
-  if (got == 0) { /* the client has closed */
-    if (connection && connection->state == RM_STREAMS && has_ended(sk)) forgets(connection, key);
-    else if (connection && connection->state == RM_ANSWERING) {
+  if (got <= 0) { /* the client has closed */
+    if (!connection) return 0;
+    if (connection->state == RM_STREAMS && has_ended(sk)) {
+      forgets(connection, key);
+    } else if (connection->state == RM_ANSWERING && got == 0) {
       emit(connection);
       connection->state = RM_IDLE;
     }

@@ -1,7 +1,7 @@
 //! HTTP/2 as no library sends it: frames cut anywhere, answers that break off, connections that were
 //! open before, bytes that are moved unseen.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 
@@ -145,7 +145,7 @@ fn a_connection_that_was_open_before_is_left_out_and_said_so() {
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     connection.write_all(&preface()).unwrap();
     let mut answer = [0; 9];
-    std::io::Read::read_exact(&mut connection, &mut answer).unwrap();
+    connection.read_exact(&mut answer).unwrap();
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
     // As frames begin, in the first receive that is seen.
@@ -231,14 +231,21 @@ fn on_a_unix_socket_the_clients_close_ends_what_is_not_answered() {
     let server = serve_script(&cgroup, SERVER, &[at.to_str().unwrap()]);
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
-    let mut connection = UnixStream::connect(&at).unwrap();
-    connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
-    wait_for("the answer", || recorder.rows().len() == 1);
-    drop(connection);
-    wait_for("the other one", || recorder.rows().len() == 2);
+    for (before, reads) in [(0, true), (2, false)] {
+        let mut connection = UnixStream::connect(&at).unwrap();
+        connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
+        wait_for("the answer", || recorder.rows().len() == before + 1);
+        if reads {
+            // Settings and the answer: a client that closes before it has read them is an error for the server.
+            connection.read_exact(&mut [0; 9 + 1_028]).unwrap();
+        }
+        drop(connection);
+        wait_for("the other one", || recorder.rows().len() == before + 2);
+    }
     let (rows, _, lost) = recorder.stop();
     let shown: Vec<_> = rows.iter().map(|row| (row.number, row.of.route.as_deref(), row.status)).collect();
-    assert_eq!(shown, [(1, Some("/whole"), Some(200)), (3, Some("/none"), None)]);
+    let of_one = [(1, Some("/whole"), Some(200)), (3, Some("/none"), None)];
+    assert_eq!(shown, [of_one, of_one].concat());
     assert_eq!(lost, 0);
 }
 
