@@ -4,9 +4,9 @@
 //!
 //! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs`
 //! owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2` what the headers
-//! of streams say (by `hpack`), `streams` how they end that break off, `sums` sums up and chooses rows. Of those, `switches` has what
-//! threads did, `path` finds what a request waited for, `rows` makes rows of it; `tick` measures the
-//! kernel's tick.
+//! of streams say (by `hpack`), `streams` has how those end that break off, `sums` sums up and
+//! chooses rows. Of those, `switches` has what threads did, `path` finds what a request waited for,
+//! `rows` makes rows of it; `tick` measures the kernel's tick.
 
 mod find;
 mod hpack;
@@ -65,7 +65,7 @@ const FORGOTTEN_HTTP2_NS: u64 = 86_400_000_000_000;
 const MOST_QUIET: usize = 65_536;
 /// Why requests are lost that come after it.
 const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
-/// Why requests are, whose connection it is.
+/// Why requests are lost that were under way on it.
 const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be followed";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
