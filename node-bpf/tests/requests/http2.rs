@@ -72,6 +72,16 @@ connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 3, 0x88]))
 connection.recv(1)
 "#;
 
+/// Says again what it is told, once.
+const ECHO: &str = r#"
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.sendall(connection.recv(100))
+connection.recv(1)
+"#;
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -287,4 +297,24 @@ fn frames_of_headers_without_bytes_are_bounded() {
     let shown: Vec<_> = rows.iter().map(|row| (row.of.route.as_deref(), row.status)).collect();
     assert_eq!(shown, [(None, None), (Some("/after"), Some(200))]);
     assert_eq!(lost, 1, "headers that were not read");
+}
+
+#[test]
+fn what_only_resembles_a_frame_is_a_request_of_another_protocol() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, ECHO, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    // DATA with a flag that only HEADERS have.
+    connection.write_all(&frame(0, 0x24, 1, b"hello")).unwrap();
+    connection.read_exact(&mut [0; 14]).unwrap();
+    drop(connection);
+    wait_for("the request", || !recorder.rows().is_empty());
+    let (rows, _, lost) = recorder.stop();
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.of.protocol, row.bytes_in, row.bytes_out, lost), ("other", 14, 14, 0));
 }
