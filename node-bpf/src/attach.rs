@@ -29,7 +29,7 @@ impl AttachMode {
     }
 
     /// Whether every probe has a link of its own.
-    fn one_by_one(self) -> bool {
+    pub(crate) fn one_by_one(self) -> bool {
         matches!(self, AttachMode::Single | AttachMode::Stub)
     }
 
@@ -222,19 +222,44 @@ fn attach_points(
         AttachMode::Multi => "multi",
         AttachMode::Single | AttachMode::Stub => "single",
     };
-    let name = format!("{what}_{ending}");
+    attach_program(object, &format!("{what}_{ending}"), mode, false, path, targets)
+}
+
+/// Attaches a program that has a form for each of these two modes to places in a file, or to the returns
+/// of the functions that begin there.
+pub(crate) fn attach_at(
+    object: &Object,
+    what: &str,
+    mode: AttachMode,
+    at_return: bool,
+    path: &Path,
+    targets: &[Target],
+) -> libbpf_rs::Result<Vec<Link>> {
+    let ending = if mode.one_by_one() { "single" } else { "multi" };
+    attach_program(object, &format!("{what}_{ending}"), mode, at_return, path, targets)
+}
+
+fn attach_program(
+    object: &Object,
+    name: &str,
+    mode: AttachMode,
+    retprobe: bool,
+    path: &Path,
+    targets: &[Target],
+) -> libbpf_rs::Result<Vec<Link>> {
     if mode.one_by_one() {
         let at = (EVERY_PROCESS, path);
-        return targets.iter().map(|target| attach_single(object, &name, mode, false, at, target)).collect();
+        return targets.iter().map(|target| attach_single(object, name, mode, retprobe, at, target)).collect();
     }
     let semaphores = targets.iter().any(|target| target.semaphore != 0);
     let opts = UprobeMultiOpts {
         offsets: targets.iter().map(|t| t.file_offset as usize).collect(),
         cookies: targets.iter().map(|t| t.cookie).collect(),
         ref_ctr_offsets: targets.iter().filter(|_| semaphores).map(|t| t.semaphore as usize).collect(),
+        retprobe,
         ..UprobeMultiOpts::default()
     };
-    Ok(vec![program(object, &name)?.attach_uprobe_multi_with_opts(EVERY_PROCESS, path, "", opts)?])
+    Ok(vec![program(object, name)?.attach_uprobe_multi_with_opts(EVERY_PROCESS, path, "", opts)?])
 }
 
 /// Attaches a program to one place, in one process or in all.

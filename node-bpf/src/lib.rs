@@ -87,7 +87,9 @@ pub use record::{
 };
 pub use sampling::{ProcessUse, Sampler, SamplerConfig, Watch};
 pub use self_stats::RecordingCost;
-pub use serving::{OnServer, ServeError, ServeRule, Served, Serving, ServingConfig, ServingStatus};
+pub use serving::{
+    OnServer, RequestError, RequestSpec, ServeError, ServeRule, Served, Serving, ServingConfig, ServingStatus,
+};
 pub use shared::{AttachedFile, CaptureStatus};
 pub use shedding::Backlog;
 pub use survey::{LibraryInUse, Survey, survey};

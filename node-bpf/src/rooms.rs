@@ -18,6 +18,7 @@ const CHILD: usize = 1;
 const TALLY: usize = 7;
 const CONNECTION: usize = 9;
 const STREAM: usize = 10;
+const CALLER: usize = 11;
 /// `RM_FURTHER_USERS`: for whom there is no count of their own.
 const FURTHER_USERS: u32 = u32::MAX - 1;
 /// `RM_MOST_PROCESSES`.
@@ -64,6 +65,11 @@ impl Users {
     /// A stream was removed that the programs had made.
     pub(crate) fn stream_left(&mut self, user: u32) {
         self.add(user, STREAM, -1);
+    }
+
+    /// A thread was removed whose calls are requests, which the programs had made.
+    pub(crate) fn caller_left(&mut self, user: u32) {
+        self.add(user, CALLER, -1);
     }
 
     fn held(&self, user: u32, kind: usize) -> i64 {

@@ -1,6 +1,8 @@
 //! Requests that real servers answer: Python's threaded server on TCP and on a Unix socket.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
+#[path = "requests/calls.rs"]
+mod calls;
 mod common;
 #[path = "requests/http2.rs"]
 mod http2;

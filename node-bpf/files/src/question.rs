@@ -31,6 +31,11 @@ pub enum Question {
         /// As typed.
         name: String,
     },
+    /// All functions that a typed name means, each with its ends.
+    Matching {
+        /// As typed: with parameters one overload, without them all.
+        name: String,
+    },
     /// The exported functions of these mangled names, with their ends: of each row the first that
     /// is there.
     Ends {
@@ -76,6 +81,8 @@ pub enum Answer {
     CommLayout(CommLayout),
     /// To [`Question::Function`].
     Function(Found),
+    /// To [`Question::Matching`], by address: at least one; their names have no parameters.
+    Matching(Vec<Found>),
     /// To [`Question::Ends`], one a row.
     Ends(Vec<Option<EntryAndEnds>>),
     /// To [`Question::Points`].
@@ -176,7 +183,7 @@ pub struct Found {
     pub shown: String,
     /// Where it begins.
     pub file_offset: u64,
-    /// Of functions of languages with exceptions: the ends, as file offsets.
+    /// Of functions that an exception may leave: the ends, as file offsets.
     pub exits: Option<Vec<u64>>,
 }
 

@@ -12,12 +12,12 @@ pub struct RequestOf {
     pub service: Arc<str>,
     /// Whose server it is: `job:ID`, `pod:UID`, `container:ID`, `unit:NAME` or `user:NAME`.
     pub tenant: Arc<str>,
-    /// "http/1", "http/2", "grpc" or "other".
+    /// "http/1", "http/2", "grpc", "other", or "call" of a function.
     pub protocol: &'static str,
     /// Method of HTTP; "OTHER" for one that is not known.
     pub method: Option<&'static str>,
     /// The path of HTTP with what differs from request to request replaced, without its query; none
-    /// where paths are not wanted.
+    /// where paths are not wanted. Of calls the function's name.
     pub route: Option<Arc<str>>,
     /// cgroup v2 id.
     pub cgroup_id: u64,
@@ -37,7 +37,7 @@ pub struct RequestSeen {
     pub queued_ns: Option<i64>,
     /// Whose it is.
     pub of: RequestOf,
-    /// Thread that read its first bytes.
+    /// Thread that read its first bytes, or that makes the call.
     pub tid: u32,
     /// Thread that sent the first bytes of the answer.
     pub sent_tid: Option<u32>,
@@ -49,7 +49,7 @@ pub struct RequestSeen {
     pub port: Option<u16>,
     /// The client's address.
     pub peer: Option<String>,
-    /// Names its connection on this host.
+    /// Names its connection on this host, or the thread that makes the call.
     pub connection: u64,
     /// Its number on the connection, from 1.
     pub number: u32,

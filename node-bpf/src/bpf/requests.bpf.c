@@ -39,6 +39,9 @@ struct tcp_sock {
   __u32 copied_seq; /* of the byte that is to be received next */
   __u32 write_seq;  /* and to be sent next */
 };
+struct return_instance;
+struct uprobe_task { struct return_instance *return_instances; };
+struct task_struct___probed { struct uprobe_task *utask; };
 
 #pragma clang attribute pop
 
@@ -419,6 +422,8 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   if (state == TCP_CLOSE) forgets(connection, key);
   return 0;
 }
+
+#include "request_calls.bpf.h"
 
 /* Another program, perhaps another user's: user space looks at it anew. */
 SEC("tp_btf/sched_process_exec")

@@ -138,6 +138,37 @@ struct rm_http2 {
   struct rm_frames received, sent;
 };
 
+/* A call, or a pair of points, that a thread is in (request_calls.bpf.h). */
+struct rm_begun {
+  unsigned long long begin_ns; /* 0: none */
+  unsigned long long sp, ip;   /* at its entry */
+  unsigned long long word;     /* the return address; 0: not known */
+  unsigned long long cookie;   /* of the function, or pair */
+  unsigned int number;
+  unsigned int within;         /* calls of the functions that began since, deeper on the stack */
+};
+
+/* The value of `callers`, key: thread. */
+struct rm_caller {
+  unsigned long long connection; /* in its place: names the thread */
+  unsigned int pid, tid;
+  unsigned int number;           /* of the last call */
+  unsigned int user;             /* to whom it is counted */
+  struct rm_begun function, pair;
+};
+
+/* A record of the ring of requests, told from a struct rm_request by its length: a call that is over. */
+struct rm_called {
+  unsigned long long connection, begin_ns;
+  unsigned long long end_ns; /* 0: it was left, or its thread has ended */
+  unsigned long long cgroup_id;
+  unsigned long long cookie;
+  unsigned int pid, tid;
+  unsigned int number;
+  unsigned int switches;     /* how often the thread had left its CPU at its end */
+  unsigned int within, pad;
+};
+
 /* Places of `request_losses`. */
 enum rm_request_loss {
   RM_REQUEST_LOST_RING = 0, /* that of requests */
@@ -203,6 +234,8 @@ _Static_assert(sizeof(struct rm_connection) == 296, "src/serving/wire.rs reads 2
 _Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 bytes");
 _Static_assert(sizeof(struct rm_piece) == 32 + RM_PIECE && sizeof(struct rm_piece) < sizeof(struct rm_request),
                "src/serving/wire.rs reads 32 bytes before the data, and tells the records by their lengths");
+_Static_assert(sizeof(struct rm_called) == 64, "src/serving/wire.rs reads 64 bytes");
+_Static_assert(sizeof(struct rm_caller) == 120, "src/serving/wire.rs reads 120 bytes");
 _Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");
 _Static_assert(sizeof(struct rm_stretch) == 112, "src/serving/path.rs reads 112 bytes");
 

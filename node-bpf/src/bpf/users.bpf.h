@@ -25,6 +25,7 @@ static __always_inline __s64 most_of_kind(__u32 kind) {
     case RM_ROOM_BEGUN: return RM_MOST_BEGUN;
     case RM_ROOM_CONNECTION: return RM_MOST_CONNECTIONS;
     case RM_ROOM_STREAM: return RM_MOST_STREAMS;
+    case RM_ROOM_CALLER: return RM_MOST_CALLERS;
     case RM_ROOM_TALLY_0:
     case RM_ROOM_TALLY_1: return RM_MOST_TALLIES;
   }

@@ -261,6 +261,7 @@ enum rm_room_kind {
   RM_ROOM_TALLY_1 = 8,
   RM_ROOM_CONNECTION = 9, /* of a server whose requests are seen (requests.bpf.c) */
   RM_ROOM_STREAM = 10,    /* of an HTTP/2 connection, likewise */
+  RM_ROOM_CALLER = 11,    /* a thread that makes calls that are requests, likewise */
   RM_ROOM_KINDS = 16   /* a power of two */
 };
 #define RM_MOST_PROCESSES 16384
@@ -273,6 +274,7 @@ enum rm_room_kind {
 #define RM_MOST_TALLIES 65536
 #define RM_MOST_CONNECTIONS 16384
 #define RM_MOST_STREAMS 16384
+#define RM_MOST_CALLERS 16384
 /* Users that are told apart, with the two that are none; and who is counted for all further ones. */
 #define RM_MOST_USERS 4096
 #define RM_FURTHER_USERS 0xfffffffe

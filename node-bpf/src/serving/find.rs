@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::calls::{Library, RequestSpec};
 use super::spec::{By, ServeRule, matches};
 use super::wire::Listens;
 use crate::cgroup::Cgroup;
 use crate::changes::ChangedCode;
-use crate::maps;
+use crate::maps::{self, FileKey};
 use crate::procfs::{self, cgroup_path};
 use crate::rooms::Share;
 use crate::sockets::sockets_of;
@@ -33,6 +34,8 @@ pub(super) const LIBRARIES: &[&str] = &[
 const YOUNG: Duration = Duration::from_secs(60);
 /// … and this often later.
 const OLDER_EVERY: Duration = Duration::from_secs(10);
+/// Files with functions whose calls are requests that one process maps: further ones are left out.
+const MOST_CALLED: usize = 16;
 /// Most servers of a host; of one user as many as all users leave free.
 pub(super) const MOST_SERVERS: usize = 1_024;
 
@@ -43,6 +46,8 @@ pub(super) struct Found {
     /// The rule's name; none where the process was detected by its libraries.
     pub(super) name: Option<String>,
     pub(super) listens: Listens,
+    /// The files that it maps with functions whose calls are its requests.
+    pub(super) called: Vec<FileKey>,
 }
 
 /// Why a process may be a server.
@@ -58,6 +63,7 @@ enum May {
 struct Looked {
     code_kb: u64,
     may: Option<May>,
+    called: Vec<FileKey>,
     first: Instant,
     sockets_at: Option<Instant>,
     found: Option<Found>,
@@ -67,6 +73,8 @@ struct Looked {
 #[derive(Debug)]
 pub(super) struct Finder {
     rules: Vec<ServeRule>,
+    /// Whoever has one of these functions is a server.
+    requests: Vec<RequestSpec>,
     /// Also those with a library.
     detect: bool,
     cgroup: Option<Cgroup>,
@@ -77,12 +85,21 @@ pub(super) struct Finder {
     kernel_threads: HashSet<u32>,
     /// There were more servers than are followed.
     pub(super) too_many: bool,
+    /// Files with these functions that were found mapped; to be taken.
+    pub(super) libraries: Vec<Library>,
 }
 
 impl Finder {
-    pub(super) fn new(rules: Vec<ServeRule>, detect: bool, cgroup: Option<Cgroup>, only_user: Option<u32>) -> Self {
+    /// `rules` and `requests` as typed.
+    pub(super) fn new(
+        (rules, requests): (Vec<ServeRule>, Vec<RequestSpec>),
+        detect: bool,
+        cgroup: Option<Cgroup>,
+        only_user: Option<u32>,
+    ) -> Self {
         Finder {
             rules,
+            requests,
             detect,
             cgroup,
             only_user,
@@ -90,12 +107,18 @@ impl Finder {
             looked: HashMap::new(),
             kernel_threads: HashSet::new(),
             too_many: false,
+            libraries: vec![],
         }
     }
 
     /// A process runs another program, or has ended.
     pub(super) fn forget(&mut self, pid: u32) {
         self.looked.remove(&pid);
+    }
+
+    /// There may be room for its files now.
+    pub(super) fn look_anew(&mut self, pid: u32) {
+        self.looked.entry(pid).and_modify(|looked| looked.code_kb = u64::MAX);
     }
 
     /// The servers that run now.
@@ -111,7 +134,7 @@ impl Finder {
         if changed.all {
             self.look_at_all(&mut listening);
         } else {
-            let may = self.looked.iter().filter(|(_, looked)| looked.may.is_some()).map(|(pid, _)| *pid);
+            let may = self.looked.iter().filter(|(_, looked)| looked.may_serve()).map(|(pid, _)| *pid);
             let pids: HashSet<u32> = may.chain(changed.pids).chain(changed.ended).collect();
             for pid in pids {
                 self.look_if_it_runs(pid, &mut listening);
@@ -155,31 +178,38 @@ impl Finder {
     fn look_at(&mut self, pid: u32, code_kb: u64, listening: &mut HashMap<u64, Listening>) {
         let now = Instant::now();
         if self.looked.get(&pid).is_none_or(|looked| looked.code_kb != code_kb) {
-            let may = self.may_serve(pid);
+            let (may, called) = self.may_serve(pid);
             let first = self.looked.get(&pid).map_or(now, |looked| looked.first);
-            let found = self.looked.remove(&pid).and_then(|looked| looked.found).filter(|_| may.is_some());
-            self.looked.insert(pid, Looked { code_kb, may, first, sockets_at: None, found });
+            let found = self.looked.remove(&pid).and_then(|looked| looked.found);
+            let found = found.filter(|_| may.is_some() || !called.is_empty());
+            let looked = Looked { code_kb, may, called, first, sockets_at: None, found };
+            self.looked.insert(pid, looked);
         }
         let Some(looked) = self.looked.get_mut(&pid) else { return };
-        let Some(may) = &looked.may else { return };
+        if !looked.may_serve() {
+            return;
+        }
         let young = now.duration_since(looked.first) < YOUNG && looked.found.is_none();
         if !young && looked.sockets_at.is_some_and(|at| now.duration_since(at) < OLDER_EVERY) {
             return;
         }
         looked.sockets_at = Some(now);
-        let all = listens(pid, listening);
-        looked.found = found(pid, may, &self.rules, all);
+        let by_sockets = looked.may.as_ref().and_then(|may| found(pid, may, &self.rules, listens(pid, listening)));
+        looked.found = by_sockets.or_else(|| by_calls(pid, looked.may.as_ref(), &looked.called));
+        looked.found.iter_mut().for_each(|found| found.called.clone_from(&looked.called));
     }
 
-    fn may_serve(&self, pid: u32) -> Option<May> {
+    /// Why a process may serve, and its files with functions whose calls are requests.
+    fn may_serve(&mut self, pid: u32) -> (Option<May>, Vec<FileKey>) {
+        let none = || (None, vec![]);
         if self.only_user.is_some_and(|user| !procfs::is_all_of_user(pid, user)) {
-            return None;
+            return none();
         }
         let cgroups = procfs::read(pid, "cgroup").unwrap_or_default();
         let cgroups = String::from_utf8_lossy(&cgroups);
         let path = cgroup_path(&cgroups);
         if self.cgroup.as_ref().is_some_and(|cgroup| !cgroup.contains(path)) {
-            return None;
+            return none();
         }
         let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let exe = exe.to_string_lossy();
@@ -189,22 +219,61 @@ impl Finder {
             By::Unit(unit) => path.split('/').any(|part| part == unit || part.strip_suffix(".service") == Some(unit)),
             By::Port(_) => false,
         });
-        if let Some(rule) = named {
-            return Some(May::Named(rule.name.clone()));
+        let named = named.map(|rule| May::Named(rule.name.clone()));
+        let is_read = !self.requests.is_empty() || self.detect && named.is_none();
+        let text = if is_read { procfs::read(pid, "maps").unwrap_or_default() } else { vec![] };
+        let called = self.called(pid, &text);
+        if named.is_some() {
+            return (named, called);
         }
-        let text = if self.detect { procfs::read(pid, "maps").unwrap_or_default() } else { vec![] };
         let has_library = maps::mappings(&text).filter(|mapping| mapping.executable).any(|mapping| {
             let name = String::from_utf8_lossy(mapping.file_name());
             LIBRARIES.iter().any(|library| name.starts_with(library))
         });
         let by_port = self.rules.iter().any(|rule| matches!(rule.by, By::Port(_)));
-        match (by_port, has_library) {
+        let may = match (by_port, has_library && self.detect) {
             // A rule's port comes first; what else it listens on is then a detected server's.
             (_, true) => Some(May::HasLibrary),
             (true, false) => Some(May::ByPort),
             (false, false) => None,
-        }
+        };
+        (may, called)
     }
+
+    /// The files of a process that have functions whose calls are requests, by its maps.
+    fn called(&mut self, pid: u32, text: &[u8]) -> Vec<FileKey> {
+        let mut called = vec![];
+        for mapping in maps::mappings(text).filter(|mapping| mapping.executable) {
+            let path = mapping.path.strip_suffix(b" (deleted)").unwrap_or(mapping.path);
+            let key = mapping.key();
+            let is_meant = || self.requests.iter().any(|spec| spec.means(path, mapping.file_name()));
+            if called.len() >= MOST_CALLED || called.contains(&key) || !is_meant() {
+                continue;
+            }
+            let Some(file) = maps::open(pid, &mapping) else { continue };
+            let Some(user) = procfs::answers_for(pid) else { continue };
+            let (path, name) = (path.to_vec(), mapping.file_name().to_vec());
+            self.libraries.push(Library { pid, user, key: key.clone(), file, path, name });
+            called.push(key);
+        }
+        called
+    }
+}
+
+impl Looked {
+    fn may_serve(&self) -> bool {
+        self.may.is_some() || !self.called.is_empty()
+    }
+}
+
+/// A process whose requests are calls alone.
+fn by_calls(pid: u32, may: Option<&May>, called: &[FileKey]) -> Option<Found> {
+    let user = procfs::answers_for(pid).filter(|_| !called.is_empty())?;
+    let name = match may {
+        Some(May::Named(name)) => Some(name.clone()),
+        _ => None,
+    };
+    Some(Found { pid, name, listens: Listens { user, ..Listens::default() }, called: vec![] })
 }
 
 /// Leaves out the servers of users who have more than all users leave free; whether there are any.
@@ -233,7 +302,7 @@ fn found(pid: u32, may: &May, rules: &[ServeRule], mut listens: Listens) -> Opti
         (May::ByPort, None) => return None,
     };
     listens.any_protocol = name.is_some();
-    Some(Found { pid, name, listens })
+    Some(Found { pid, name, listens, called: vec![] })
 }
 
 /// The listening sockets of a network namespace: inodes, with the port of TCP.
@@ -310,7 +379,8 @@ mod tests {
 
     #[test]
     fn one_users_servers_leave_room_for_others() {
-        let server = |pid, user| Found { pid, name: None, listens: Listens { user, ..Listens::default() } };
+        let server =
+            |pid, user| Found { pid, name: None, listens: Listens { user, ..Listens::default() }, called: vec![] };
         let mut found: Vec<Found> = (1..=2_000).map(|pid| server(pid, 65_534)).collect();
         found.extend((3_000..3_100).map(|pid| server(pid, 1_000)));
         assert!(leave_room(&mut found, MOST_SERVERS));

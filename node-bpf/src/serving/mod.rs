@@ -2,12 +2,15 @@
 //! and what becomes of it. One thread; it loads the programs when the first server is found, and
 //! takes them away with the last.
 //!
+//! Requests may also be calls of functions that the user names: `calls`.
+//!
 //! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs`
 //! owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2` what the headers
 //! of streams say (by `hpack`), `streams` has how those end that break off, `sums` sums up and
 //! chooses rows. Of those, `switches` has what threads did, `path` finds what a request waited for,
 //! `rows` makes rows of it; `tick` measures the kernel's tick.
 
+mod calls;
 mod find;
 mod hpack;
 mod http;
@@ -38,6 +41,7 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::process::Processes;
 use crate::{loader, privileges};
+use calls::Calls;
 use files::Files;
 use find::{Finder, Found};
 use http2::Call;
@@ -49,6 +53,7 @@ use sums::Sums;
 use tick::Tick;
 use wire::{Open, Protocol, RawRequest, State};
 
+pub use calls::{RequestError, RequestSpec};
 pub use spec::{ServeError, ServeRule};
 
 /// Time between two reads of the ring.
@@ -67,6 +72,10 @@ const MOST_QUIET: usize = 65_536;
 const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
 /// Why requests are lost that were under way on it.
 const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be followed";
+/// Why calls are lost whose process is not followed any more.
+const CALLS_LOST: &str = "calls of --request in processes that are not followed any more";
+/// Why calls are lost that were taken for a part of one that had been left.
+const WITHIN_LOST: &str = "calls of --request after one that an exception or a jump had left";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
 
@@ -75,6 +84,8 @@ const PROBE: &str = "requests";
 pub struct ServingConfig {
     /// Servers by name.
     pub rules: Vec<ServeRule>,
+    /// Functions whose calls are requests, too.
+    pub requests: Vec<RequestSpec>,
     /// Also those that listen and have a library for models mapped; of these HTTP only.
     pub detect: bool,
     /// Record routes.
@@ -85,7 +96,7 @@ pub struct ServingConfig {
 
 impl Default for ServingConfig {
     fn default() -> Self {
-        ServingConfig { rules: vec![], detect: true, paths: true, cgroup: None }
+        ServingConfig { rules: vec![], requests: vec![], detect: true, paths: true, cgroup: None }
     }
 }
 
@@ -105,6 +116,8 @@ pub struct Served {
 pub struct ServingStatus {
     /// Servers that run now.
     pub servers: Vec<Served>,
+    /// The functions and pairs of points of `--request` that are probed now, each as `FILE: NAME`.
+    pub functions: Vec<String>,
     /// What is not recorded, and why; each once.
     pub problems: Vec<String>,
 }
@@ -134,13 +147,16 @@ impl Serving {
         loader::check_host()?;
         let cgroup = config.cgroup.as_deref().map(Cgroup::open).transpose()?;
         let status = Arc::new(Mutex::new(ServingStatus::default()));
+        let files = Files::new(|| {});
         let mut recorder = Recorder {
-            finder: Finder::new(config.rules, config.detect, cgroup, privileges::only_user()),
+            with_calls: !config.requests.is_empty(),
+            calls: Calls::new(config.requests.clone(), files.clone()),
+            finder: Finder::new((config.rules, config.requests), config.detect, cgroup, privileges::only_user()),
             paths: config.paths,
             programs: None,
             refused: false,
             servers: HashMap::new(),
-            processes: Processes::new(Files::new(|| {})),
+            processes: Processes::new(files),
             clock: Clock::measure(),
             sums: Sums::default(),
             chosen: vec![],
@@ -163,6 +179,7 @@ impl Serving {
                     look_at = now + LOOK_EVERY;
                 }
                 recorder.read();
+                recorder.attach();
                 if now >= second_at {
                     recorder.second(false);
                     second_at = now + Duration::from_secs(1);
@@ -204,6 +221,9 @@ struct Server {
 
 struct Recorder {
     finder: Finder,
+    /// There may be calls that are requests.
+    with_calls: bool,
+    calls: Calls,
     paths: bool,
     programs: Option<Programs>,
     /// The kernel has refused the programs: they are not tried again.
@@ -230,7 +250,13 @@ struct Recorder {
 impl Recorder {
     /// Looks for servers, and follows them.
     fn look(&mut self) {
+        self.read(); // what is known of processes that have ended is needed for it
         let mut found = self.finder.look();
+        std::mem::take(&mut self.finder.libraries).into_iter().for_each(|library| self.calls.maps(library));
+        let used: HashSet<_> = found.iter().flat_map(|found| found.called.iter().cloned()).collect();
+        for pid in self.calls.keep_only(&used) {
+            self.finder.look_anew(pid);
+        }
         if found.is_empty() && self.programs.is_some() {
             self.unload();
         }
@@ -242,7 +268,7 @@ impl Recorder {
             ));
         }
         if !found.is_empty() && self.programs.is_none() && !self.refused {
-            match Programs::load() {
+            match Programs::load(self.with_calls) {
                 Ok(programs) => self.programs = Some(programs),
                 Err(error) => {
                     self.refused = true;
@@ -282,6 +308,7 @@ impl Recorder {
         self.forget_servers(&pids);
         let names: HashSet<Arc<str>> = self.servers.values().map(|server| Arc::clone(&server.service)).collect();
         self.sums.keep_services(|name| names.contains(name));
+        self.status.lock().functions = self.calls.seen();
         let of = |found: &Found| {
             let service = self.servers.get(&found.pid)?.service.to_string();
             Some(Served { pid: found.pid, service, ports: found.listens.ports.clone() })
@@ -289,12 +316,26 @@ impl Recorder {
         self.status.lock().servers = found.iter().filter_map(of).collect();
     }
 
+    /// Attaches to the files whose functions have been found.
+    fn attach(&mut self) {
+        let Some(programs) = &self.programs else { return };
+        self.calls.attach(programs);
+        self.calls.take_problems().into_iter().for_each(|problem| self.problem(problem));
+        self.status.lock().functions = self.calls.seen();
+    }
+
     /// Takes what is in the rings.
     fn read(&mut self) {
         let Some(mut programs) = self.programs.take() else { return };
-        programs.ring.consume(|bytes| match wire::parse(bytes) {
-            Some(raw) => self.take(raw),
-            None => self.lose("parse", 1),
+        programs.ring.consume(|bytes| match (wire::parse(bytes), wire::called(bytes)) {
+            (Some(raw), _) => self.take(raw),
+            (None, Some((raw, within))) => {
+                self.request(&raw);
+                if raw.first_ns.is_none() {
+                    self.lose(WITHIN_LOST, within.into());
+                }
+            }
+            (None, None) => self.lose("parse", 1),
         });
         programs.http2_ring.consume(|bytes| match (wire::parse(bytes), wire::piece(bytes)) {
             (Some(raw), _) => self.take(raw),
@@ -385,6 +426,7 @@ impl Recorder {
         let said = match raw.protocol {
             Protocol::Http1 => said_by_lines(raw),
             Protocol::Http2 => self.http2.ended(raw.connection, raw.stream()),
+            Protocol::Call => Call { route: self.calls.name(raw.function), ..Call::default() },
             Protocol::Tls | Protocol::Other => Call::default(),
         };
         let begin_ns = raw.begin_ns.saturating_sub(queued_ns.unwrap_or(0));
@@ -403,10 +445,11 @@ impl Recorder {
                     Protocol::Http1 => "http/1",
                     Protocol::Http2 if said.is_grpc => "grpc",
                     Protocol::Http2 => "http/2",
+                    Protocol::Call => "call",
                     Protocol::Tls | Protocol::Other => "other",
                 },
                 method: said.method,
-                route: said.route.filter(|_| self.paths),
+                route: said.route.filter(|_| self.paths || raw.protocol == Protocol::Call),
                 cgroup_id: raw.cgroup_id,
             },
             tid: raw.read_tid,

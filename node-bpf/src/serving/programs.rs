@@ -10,7 +10,9 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use super::switches::Switches;
 use super::wire::{self, Listens, Open, RawRequest, State};
 use crate::clock;
+use crate::config::AttachMode;
 use crate::error::Error;
+use crate::host::Host;
 use crate::lookup::{self, Aligned};
 use crate::ring::Ring;
 use crate::rooms::Users;
@@ -26,8 +28,10 @@ const LOSSES: usize = 5;
 /// The loaded programs. They are detached when dropped, and their maps are gone.
 #[derive(Debug)]
 pub(super) struct Programs {
-    _object: Object,
+    object: Object,
     _links: Vec<Link>,
+    /// How those are attached that see calls.
+    pub(super) mode: AttachMode,
     servers: MapHandle,
     /// Processes whose threads are followed: servers, and those that work with them.
     threads_of: MapHandle,
@@ -35,6 +39,8 @@ pub(super) struct Programs {
     /// HTTP/2: connections that are looked into, and their requests.
     http2: MapHandle,
     streams: MapHandle,
+    /// Threads that make calls that are requests.
+    callers: MapHandle,
     losses: MapHandle,
     users: Users,
     lost: [u64; LOSSES],
@@ -56,10 +62,22 @@ pub(super) struct Lost {
     pub(super) positions: u64,
 }
 
+/// Beginnings of the names of the programs that see calls: those at functions and points, which `calls`
+/// attaches, and those at the ends of threads.
+const AT_FUNCTIONS: [&str; 2] = ["function_", "pair_"];
+const AT_ENDS: &str = "calls_";
+
 impl Programs {
+    /// `calls`: with the programs that see calls.
+    ///
     /// # Errors
     /// What the kernel refuses.
-    pub(super) fn load() -> Result<Programs, Error> {
+    pub(super) fn load(calls: bool) -> Result<Programs, Error> {
+        let mode = if Host::examine().uprobe_multi { AttachMode::Multi } else { AttachMode::Single };
+        Programs::load_for(calls, mode)
+    }
+
+    fn load_for(calls: bool, mode: AttachMode) -> Result<Programs, Error> {
         let failed = |error: libbpf_rs::Error| Error::Load { reason: format!("requests: {error:#}") };
         let kernel = Btf::from_vmlinux().map_err(failed)?;
         if TRACEPOINTS.iter().any(|name| kernel.type_by_name::<Typedef<'_>>(name).is_none()) {
@@ -68,12 +86,21 @@ impl Programs {
             return Err(Error::Load { reason });
         }
         let open = ObjectBuilder::default().name("requests").and_then(|builder| builder.open_memory(&OBJECT.0));
-        let object = open.and_then(|open| open.load()).map_err(failed)?;
+        let mut open = open.map_err(failed)?;
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let of_mode = name.ends_with(if mode.one_by_one() { "_single" } else { "_multi" });
+            let at_functions = AT_FUNCTIONS.iter().any(|begin| name.starts_with(begin));
+            let is_wanted = if at_functions { calls && of_mode } else { calls || !name.starts_with(AT_ENDS) };
+            program.set_autoload(is_wanted);
+        }
+        let object = open.load().map_err(failed)?;
         let map = |name| lookup::map(&object, name).map_err(failed);
         let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);
         let (threads_of, http2, streams) = (map("followed")?, map("http2")?, map("streams")?);
         let switches = Switches::open(&map("stretches")?, &map("stretch_count")?)
             .map_err(|source| Error::Os { doing: "mapping the ring of threads", source })?;
+        let callers = map("callers")?;
         let users = Users::new(&object).map_err(failed)?;
         let ring = |name| {
             Ring::open(&map(name)?).map_err(|source| Error::Os { doing: "mapping the ring of requests", source })
@@ -81,16 +108,22 @@ impl Programs {
         let (ring, http2_ring) = (ring("requests")?, ring("http2_ring")?);
         let mut links = vec![];
         for program in object.progs_mut() {
+            let name = program.name().to_string_lossy();
+            if AT_FUNCTIONS.iter().any(|begin| name.starts_with(begin)) || !calls && name.starts_with(AT_ENDS) {
+                continue;
+            }
             links.push(program.attach().map_err(failed)?);
         }
         Ok(Programs {
-            _object: object,
+            object,
             _links: links,
+            mode,
             servers,
             threads_of,
             connections,
             http2,
             streams,
+            callers,
             losses,
             users,
             lost: [0; LOSSES],
@@ -205,6 +238,28 @@ impl Programs {
         wire::open(&entry).map(|open| open.request)
     }
 
+    /// For probes at functions.
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Removes what is kept of the threads of processes. Returns the calls that they are in, as far as
+    /// nothing has told their ends.
+    pub(super) fn take_callers(&mut self, of: impl Fn(u32) -> bool) -> Vec<RawRequest> {
+        let mut calls = vec![];
+        for key in self.callers.keys().collect::<Vec<_>>() {
+            let entry = self.callers.lookup(&key, MapFlags::ANY).ok().flatten();
+            let Some(caller) = entry.as_deref().and_then(wire::caller).filter(|caller| of(caller.pid)) else {
+                continue;
+            };
+            if self.callers.delete(&key).is_ok() {
+                self.users.caller_left(caller.user);
+                calls.extend(caller.calls);
+            }
+        }
+        calls
+    }
+
     /// What was lost since the last time.
     pub(super) fn lost(&mut self) -> Lost {
         let mut since = [0; LOSSES];
@@ -216,5 +271,24 @@ impl Programs {
             self.lost[place] = now;
         }
         Lost { ring: since[0], http2_ring: since[4], map: since[1] + since[2], positions: since[3] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loader;
+
+    #[test]
+    fn the_programs_load_with_and_without_those_on_calls_for_both_kinds_of_kernels() {
+        if let Err(error) = loader::check_host() {
+            eprintln!("SKIPPED: {error}");
+            return;
+        }
+        for mode in [AttachMode::Multi, AttachMode::Single] {
+            for calls in [true, false] {
+                assert_eq!(Programs::load_for(calls, mode).unwrap().mode, mode);
+            }
+        }
     }
 }

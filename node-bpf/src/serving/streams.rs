@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{CONNECTION_LOST, REQUESTS_LOST, Recorder, http2};
+use super::{CALLS_LOST, CONNECTION_LOST, REQUESTS_LOST, Recorder, http2};
 use crate::procfs;
 
 /// Connections whose position in the frames was lost, as the ring says: how their streams end is not
@@ -77,8 +77,15 @@ impl Recorder {
         // One that only listens no more may still answer, which is not seen: those requests are lost.
         let ended: HashSet<u32> = over.iter().copied().filter(|pid| !procfs::runs(*pid)).collect();
         self.end_streams(&ended);
-        if let Some(programs) = &mut self.programs {
+        let calls = self.programs.as_mut().map_or(vec![], |programs| {
             programs.forget_connections_of(&ended);
+            programs.take_callers(|pid| over.contains(&pid))
+        });
+        for call in calls {
+            match ended.contains(&call.pid) {
+                true => self.request(&call),
+                false => self.lose(CALLS_LOST, 1),
+            }
         }
         for pid in over {
             self.servers.remove(&pid);
@@ -89,6 +96,7 @@ impl Recorder {
     /// Takes the programs away, with what is left in them.
     pub(super) fn unload(&mut self) {
         self.forget_servers(&HashSet::new());
+        self.calls.clear();
         let left = self.programs.take().map_or(0, |programs| programs.streams());
         self.lose(REQUESTS_LOST, left);
         self.http2 = http2::Connections::default();

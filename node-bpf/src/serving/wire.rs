@@ -20,6 +20,10 @@ const SERVER_ALL_PORTS: u32 = 4;
 /// `struct rm_piece`, up to its bytes.
 const PIECE_HEAD_BYTES: usize = 32;
 
+/// `struct rm_called`, and `struct rm_caller`.
+const CALLED_BYTES: usize = 64;
+const CALLER_BYTES: usize = 120;
+
 /// `RM_REQUEST_OPAQUE` and its kin.
 const OPAQUE: u32 = 1;
 const POSITION_LOST: u32 = 2;
@@ -45,6 +49,8 @@ pub(super) enum Protocol {
     Http2,
     Tls,
     Other,
+    /// Not a connection: a thread that makes calls.
+    Call,
 }
 
 /// Where a process listens, and what counts as its requests.
@@ -111,12 +117,46 @@ pub(super) struct RawRequest {
     /// The client's address; none of Unix sockets.
     pub(super) peer: Option<IpAddr>,
     pub(super) protocol: Protocol,
+    /// Of calls the function's cookie.
+    pub(super) function: u64,
     pub(super) answer: [u8; 16],
     head: [u8; 128],
     head_bytes: usize,
 }
 
 impl RawRequest {
+    /// A call, as far as it is alike for those that have ended and those that have not.
+    fn call((pid, tid): (u32, u32), (connection, number): (u64, u32), begin_ns: u64, function: u64) -> RawRequest {
+        RawRequest {
+            pid,
+            read_tid: tid,
+            first: (0, 0),
+            last: (0, 0),
+            number,
+            connection,
+            begin_ns,
+            first_ns: None,
+            last_ns: 0,
+            gap_ns: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            cgroup_id: 0,
+            sends: 0,
+            ticks: None,
+            jiffies: 0,
+            opaque: false,
+            position_lost: false,
+            reset: false,
+            port: None,
+            peer: None,
+            protocol: Protocol::Call,
+            function,
+            answer: [0; 16],
+            head: [0; 128],
+            head_bytes: 0,
+        }
+    }
+
     /// Of HTTP/2 its stream, which a client has begun: an odd number.
     pub(super) fn stream(&self) -> u32 {
         self.number.saturating_mul(2).saturating_sub(1)
@@ -216,10 +256,57 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
             3 => Protocol::Tls,
             _ => Protocol::Other,
         },
+        function: 0,
         answer,
         head,
         head_bytes,
     })
+}
+
+/// A record of the ring that is a call that is over, with how many calls of the functions began within
+/// it. None where it is none.
+pub(super) fn called(bytes: &[u8]) -> Option<(RawRequest, u32)> {
+    if bytes.len() != CALLED_BYTES {
+        return None;
+    }
+    let mut r = Reader::new(bytes);
+    let (connection, begin_ns, end_ns, cgroup_id, function) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let (pid, tid, number, switches, within) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let mut call = RawRequest::call((pid, tid), (connection, number), begin_ns, function);
+    call.cgroup_id = cgroup_id;
+    if end_ns != 0 {
+        (call.first, call.last) = ((tid, switches), (tid, switches));
+        (call.first_ns, call.last_ns) = (Some(end_ns), end_ns);
+    }
+    Some((call, within))
+}
+
+/// An entry of `callers`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) pid: u32,
+    /// To whom it is counted.
+    pub(super) user: u32,
+    /// What the thread is in.
+    pub(super) calls: Vec<RawRequest>,
+}
+
+/// None where the bytes are no entry.
+pub(super) fn caller(entry: &[u8]) -> Option<Caller> {
+    if entry.len() != CALLER_BYTES {
+        return None;
+    }
+    let mut r = Reader::new(entry);
+    let (connection, pid, tid, _number, user) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let mut calls = vec![];
+    for _ in 0..2 {
+        let (begin_ns, _sp, _ip, _word, function) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+        let (number, _within) = (r.u32()?, r.u32()?);
+        if begin_ns != 0 {
+            calls.push(RawRequest::call((pid, tid), (connection, number), begin_ns, function));
+        }
+    }
+    Some(Caller { pid, user, calls })
 }
 
 /// An entry of `connections`.
@@ -293,6 +380,26 @@ pub(super) mod tests {
         let other = parse(&record(b"", 0, 1)).unwrap();
         assert_eq!((other.ticks, other.peer), (None, None));
         assert_eq!((parse(&record(b"", 0, 2)[..200]), piece(&record(b"", 0, 2))), (None, None));
+    }
+
+    #[test]
+    fn a_call_is_read_field_by_field() {
+        let record = |end_ns: u64| {
+            let longs = [5_u64, 1_000, end_ns, 21, (3 << 32) | 7].map(u64::to_ne_bytes).concat();
+            [longs, [7_u32, 8, 2, 33, 4, 0].map(u32::to_ne_bytes).concat()].concat()
+        };
+        let (raw, within) = called(&record(3_000)).unwrap();
+        assert_eq!((raw.pid, raw.read_tid, raw.connection, raw.number, within), (7, 8, 5, 2, 4));
+        assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.last), (1_000, Some(3_000), 3_000, (8, 33)));
+        assert_eq!((raw.protocol, raw.function, raw.cgroup_id), (Protocol::Call, (3 << 32) | 7, 21));
+        assert_eq!(called(&record(0)).unwrap().0.first_ns, None, "it was left");
+        assert_eq!((called(&record(1)[..60]), parse(&record(1))), (None, None));
+        let begun = |begin_ns: u64| [begin_ns, 1, 2, 3, 9, 6].map(u64::to_ne_bytes).concat();
+        let head = [&5_u64.to_ne_bytes()[..], &[7_u32, 8, 2, 1_000].map(u32::to_ne_bytes).concat()].concat();
+        let of = caller(&[head, begun(0), begun(77)].concat()).unwrap();
+        assert_eq!((of.pid, of.user, of.calls.len()), (7, 1_000, 1));
+        assert_eq!((of.calls[0].begin_ns, of.calls[0].function, of.calls[0].number), (77, 9, 6));
+        assert_eq!(caller(&[0; 8]), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::symbols::Target;
 use crate::tally::registry::{Registry, SymbolInfo};
 
 use spec::What;
+pub(crate) use spec::named;
 pub use spec::{ProbeSpec, SpecError};
 
 /// Where to put probes in a file.

@@ -123,7 +123,7 @@ impl ProbeSpec {
 }
 
 /// "libx" and "libx.so" mean "libx.so.1"; so does "libx.so.1", but not "libxy.so.1".
-fn named(wanted: &str, file_name: &[u8]) -> bool {
+pub(crate) fn named(wanted: &str, file_name: &[u8]) -> bool {
     let Some(rest) = file_name.strip_prefix(wanted.as_bytes()) else { return false };
     rest.is_empty()
         || rest.starts_with(b".so") && !wanted.contains(".so")

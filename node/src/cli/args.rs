@@ -119,7 +119,13 @@ pub(super) struct UpArgs {
     /// HTTP requests recorded (docs/serving.md)
     #[arg(long, value_name = "NAME=exe:GLOB|port:N|unit:UNIT")]
     pub(super) serve: Vec<String>,
-    /// Record no requests but those of --serve
+    /// Record the calls of a function as requests, too (repeatable), of each process that has the
+    /// library mapped, or is the program: FUNCTION is a symbol or a C++ name, which without its
+    /// parameters means all overloads. Or what is between two USDT points of a thread
+    /// (docs/serving.md)
+    #[arg(long, value_name = "LIBRARY:FUNCTION|LIBRARY:PROVIDER:BEGIN:END")]
+    pub(super) request: Vec<String>,
+    /// Record no requests but those of --serve and --request
     #[arg(long)]
     pub(super) no_detect: bool,
     /// Record no paths of requests, not even with their numbers and names of things left out

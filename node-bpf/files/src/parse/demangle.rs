@@ -36,6 +36,11 @@ pub(super) fn without_parameters(name: &str) -> Option<String> {
     cpp(name, DemangleOptions::new().no_params().no_return_type())
 }
 
+/// A C++ name without the type of the result.
+pub(super) fn without_result(name: &str) -> Option<String> {
+    cpp(name, DemangleOptions::new().no_return_type())
+}
+
 fn rust(name: &str) -> Option<String> {
     if name.len() > MOST_BYTES {
         return None;

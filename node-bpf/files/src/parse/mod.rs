@@ -7,6 +7,7 @@ mod exits;
 mod exports;
 mod interpreter;
 mod layout;
+mod matching;
 mod names;
 mod nccl;
 mod place;
@@ -29,6 +30,7 @@ pub(crate) fn answer(question: &Question, bytes: &[u8]) -> Result<Answer, String
         Question::NcclVersion => Answer::NcclVersion(nccl::version(&object)),
         Question::CommLayout => Answer::CommLayout(layout::read(&object)?),
         Question::Function { name } => Answer::Function(names::find(&object, name)?),
+        Question::Matching { name } => Answer::Matching(matching::find(&object, name)?),
         Question::Ends { names } => Answer::Ends(names::ends_of(&object, names)),
         Question::Points { provider, name } => Answer::Points(usdt::find(&object, provider, name)?),
         Question::Place { file_offset } => Answer::Place(place::of(&object, *file_offset)),
@@ -63,6 +65,7 @@ mod tests {
             Question::Interpreter { deep: true },
             Question::Functions { addresses: vec![1, 0x10_0000] },
             Question::DefaultVersion { symbol: "main".to_owned() },
+            Question::Matching { name: "files::parse::answer".to_owned() },
         ];
         for question in questions.drain(..) {
             assert!(answer(&question, &own).is_ok(), "{question:?}");

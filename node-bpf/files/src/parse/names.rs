@@ -13,10 +13,10 @@ use super::{demangle, exits};
 use crate::question::{EntryAndEnds, Found};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Function {
-    name: String,
-    address: u64,
-    bytes: u64,
+pub(super) struct Function {
+    pub(super) name: String,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
 }
 
 /// Most similar names in an error message.
@@ -71,7 +71,7 @@ pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option
 }
 
 /// What tells a jump to another function from one within a function.
-struct Marks {
+pub(super) struct Marks {
     /// Where functions begin, ascending.
     starts: Vec<u64>,
     /// Where the cold parts of functions begin, ascending: they have symbols of their own, and are
@@ -82,7 +82,7 @@ struct Marks {
 }
 
 impl Marks {
-    fn of(object: &Object<'_>) -> Self {
+    pub(super) fn of(object: &Object<'_>) -> Self {
         let file = &object.file;
         let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
         starts.sort_unstable();
@@ -97,7 +97,7 @@ impl Marks {
     }
 
     /// File offsets of a function's ends.
-    fn ends(&self, object: &Object<'_>, function: &Function) -> Vec<u64> {
+    pub(super) fn ends(&self, object: &Object<'_>, function: &Function) -> Vec<u64> {
         let code = object.section_at(function.address);
         let code =
             code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
@@ -140,7 +140,7 @@ fn frame_of(object: &Object<'_>, address: u64) -> Option<(u64, u64)> {
     Some((frame.initial_address(), frame.len()))
 }
 
-fn functions_of<'d>(
+pub(super) fn functions_of<'d>(
     symbols: impl Iterator<Item = impl ObjectSymbol<'d>>,
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Function> {
@@ -186,7 +186,7 @@ fn pick<'f>(functions: &'f [Function], wanted: &str) -> Result<&'f Function, Str
     Err(format!("it exports no function {wanted}; near to it: {}", shown(near.into_iter(), count)))
 }
 
-fn shown(names: impl Iterator<Item = String>, count: usize) -> String {
+pub(super) fn shown(names: impl Iterator<Item = String>, count: usize) -> String {
     let mut text = names.take(MOST_SHOWN).collect::<Vec<_>>().join(", ");
     if count > MOST_SHOWN {
         text.push_str(&format!(" and {} more", count - MOST_SHOWN));
@@ -195,12 +195,12 @@ fn shown(names: impl Iterator<Item = String>, count: usize) -> String {
 }
 
 /// Names that differ in spaces only are equal.
-fn squeezed(name: &str) -> String {
+pub(super) fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
 /// Names that hold what was typed or the other way round, or differ by a few letters.
-fn near(functions: &[Function], wanted: &str) -> Vec<String> {
+pub(super) fn near(functions: &[Function], wanted: &str) -> Vec<String> {
     let wanted = wanted.split('(').next().unwrap_or(wanted).to_ascii_lowercase();
     let last = wanted.rsplit("::").next().unwrap_or(&wanted).to_owned();
     let mut near: Vec<(usize, String)> = functions

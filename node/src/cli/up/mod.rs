@@ -11,7 +11,7 @@ use agent::{Agent, AgentConfig, CaptureChoice, Shared, SourceConfig, bootstrap};
 use anyhow::{Context, bail};
 use ask::{Exit, UsageError, paths};
 use certs::NodeName;
-use node_bpf::{ProbeSpec, ServeRule, ServingConfig};
+use node_bpf::{ProbeSpec, RequestSpec, ServeRule, ServingConfig};
 use store::StoreConfig;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -248,8 +248,12 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     for typed in &args.serve {
         rules.push(ServeRule::parse(typed).map_err(|error| UsageError(format!("--serve {error}")))?);
     }
-    if !rules.is_empty() && args.capture == CaptureMode::Off {
-        return Err(UsageError("--serve records: it does not go with --capture off".into()).into());
+    let requests =
+        RequestSpec::parse_all(&args.request).map_err(|error| UsageError(format!("--request {error}")))?;
+    if args.capture == CaptureMode::Off
+        && let Some(flag) = [("--serve", rules.is_empty()), ("--request", requests.is_empty())].iter().find(|(_, no)| !no)
+    {
+        return Err(UsageError(format!("{} records: it does not go with --capture off", flag.0)).into());
     }
     let source = match args.serve_db {
         Some(path) => SourceConfig::Served { path, replicated: args.replicated },
@@ -290,7 +294,13 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
                 job: None,
                 rings: Some(run_dir::ring_dir(None)),
                 budget: args.budget.0,
-                serving: Some(ServingConfig { rules, detect: !args.no_detect, paths: !args.no_paths, cgroup: None }),
+                serving: Some(ServingConfig {
+                    rules,
+                    requests,
+                    detect: !args.no_detect,
+                    paths: !args.no_paths,
+                    cgroup: None,
+                }),
             },
             CaptureMode::Off => CaptureChoice::Off,
         },

@@ -1,0 +1,225 @@
+//! The probes at the functions and points of one file.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use files::{Answer, Point};
+use libbpf_rs::Link;
+use record::printable;
+
+use super::spec::{RequestSpec, What};
+use crate::attach;
+use crate::serving::programs::Programs;
+use crate::symbols::Target;
+
+/// Most probes in one file.
+const MOST_PROBES: usize = 4_096;
+
+/// What is to be probed in a file.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Of its functions and pairs: the routes of requests.
+    pub(super) names: Vec<Arc<str>>,
+    /// For each name its probes.
+    places: Vec<Place>,
+    /// File offsets of functions that are wanted already: two names may mean one.
+    entries: HashSet<u64>,
+    probes: usize,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Its first instruction, and its ends; none: a return probe.
+    Function {
+        entry: u64,
+        ends: Option<Vec<u64>>,
+    },
+    Pair {
+        begin: Vec<Point>,
+        end: Vec<Point>,
+    },
+}
+
+impl Wanted {
+    /// Adds what a file has answered.
+    ///
+    /// # Errors
+    /// What is wrong with the answers, for people.
+    pub(super) fn add(&mut self, spec: &RequestSpec, answers: &[Arc<Answer>]) -> Result<(), String> {
+        let answers: Vec<&Answer> = answers.iter().map(Arc::as_ref).collect();
+        match (&spec.what, &answers[..]) {
+            (What::Function { .. }, [Answer::Matching(found)]) => {
+                let count = |of: &files::Found| 1 + of.exits.as_ref().map_or(1, Vec::len);
+                self.room(found.iter().map(count).sum(), spec)?;
+                for function in found {
+                    if self.entries.insert(function.file_offset) {
+                        self.names.push(printable(&function.shown).into());
+                        let ends = function.exits.clone();
+                        self.places.push(Place::Function { entry: function.file_offset, ends });
+                    }
+                }
+                Ok(())
+            }
+            (What::Pair { provider, begin, end }, [Answer::Points(begins), Answer::Points(ends)]) => {
+                self.room(begins.len() + ends.len(), spec)?;
+                self.names.push(printable(&format!("{provider}:{begin}:{end}")).into());
+                self.places.push(Place::Pair { begin: begins.clone(), end: ends.clone() });
+                Ok(())
+            }
+            _ => Err("it was asked something else".to_owned()),
+        }
+    }
+
+    fn room(&mut self, probes: usize, spec: &RequestSpec) -> Result<(), String> {
+        if self.probes + probes > MOST_PROBES {
+            return Err(format!(
+                "{spec} needs {probes} probes, beside {} others; {MOST_PROBES} in a file can be: name one function with its \
+                 parameters",
+                self.probes
+            ));
+        }
+        self.probes += probes;
+        Ok(())
+    }
+}
+
+/// The probes of one kind.
+struct Kind {
+    program: &'static str,
+    at_return: bool,
+    targets: Vec<Target>,
+}
+
+/// Attaches; `number` is this attachment's. Returns the links, and the names that cannot be probed with
+/// the reasons.
+pub(super) fn attach(
+    programs: &Programs,
+    file: &fs::File,
+    wanted: &Wanted,
+    number: u32,
+) -> (Vec<Link>, Vec<(Arc<str>, String)>) {
+    let all: Vec<usize> = (0..wanted.places.len()).collect();
+    if all.is_empty() {
+        return (vec![], vec![]);
+    }
+    if let Ok(links) = attach_to(programs, file, wanted, &all, number) {
+        return (links, vec![]);
+    }
+    // One that cannot be probed would prevent the others.
+    let (mut links, mut refused) = (vec![], vec![]);
+    for at in all {
+        match attach_to(programs, file, wanted, &[at], number) {
+            Ok(of_one) => links.extend(of_one),
+            Err(error) => refused.push((Arc::clone(&wanted.names[at]), format!("{error:#}"))),
+        }
+    }
+    (links, refused)
+}
+
+/// Ends first, so that no call is seen to begin whose end is not seen.
+fn attach_to(
+    programs: &Programs,
+    file: &fs::File,
+    wanted: &Wanted,
+    which: &[usize],
+    number: u32,
+) -> libbpf_rs::Result<Vec<Link>> {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mut links = vec![];
+    for kind in kinds(wanted, which, number).iter().filter(|kind| !kind.targets.is_empty()) {
+        let Kind { program, at_return, targets } = kind;
+        links.extend(attach::attach_at(programs.object(), program, programs.mode, *at_return, &path, targets)?);
+    }
+    Ok(links)
+}
+
+fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 5] {
+    let kind = |program, at_return| Kind { program, at_return, targets: vec![] };
+    let mut pair_ends = kind("pair_end", false);
+    let mut returns = kind("function_return", true);
+    let mut ends = kind("function_end", false);
+    let mut pair_begins = kind("pair_begin", false);
+    let mut entries = kind("function_entry", false);
+    // Functions may have ends in common: where one goes on in another.
+    let mut taken = HashSet::new();
+    for at in which {
+        let (Some(place), Some(name)) = (wanted.places.get(*at), wanted.names.get(*at)) else { continue };
+        let cookie = u64::from(number) << 32 | *at as u64;
+        let target =
+            |file_offset, semaphore| Target { symbol: name.to_string().into(), file_offset, cookie, semaphore };
+        match place {
+            Place::Function { entry, ends: of_it } => {
+                entries.targets.push(target(*entry, 0));
+                match of_it {
+                    None => returns.targets.push(target(*entry, 0)),
+                    Some(of_it) => {
+                        let new = of_it.iter().filter(|end| taken.insert(**end));
+                        ends.targets.extend(new.map(|end| target(*end, 0)));
+                    }
+                }
+            }
+            Place::Pair { begin, end } => {
+                let point = |point: &Point| target(point.file_offset, point.semaphore_offset);
+                pair_begins.targets.extend(begin.iter().map(point));
+                pair_ends.targets.extend(end.iter().map(point));
+            }
+        }
+    }
+    [pair_ends, returns, ends, pair_begins, entries]
+}
+
+#[cfg(test)]
+mod tests {
+    use files::Found;
+
+    use super::*;
+
+    fn spec(typed: &str) -> RequestSpec {
+        RequestSpec::parse_all(&[typed.to_owned()]).unwrap().remove(0)
+    }
+
+    fn found(shown: &str, file_offset: u64, exits: Option<Vec<u64>>) -> Found {
+        Found { shown: shown.to_owned(), file_offset, exits }
+    }
+
+    #[test]
+    fn each_place_is_probed_once_and_ends_before_entries() {
+        let mut wanted = Wanted::default();
+        let overloads = vec![found("a::f", 10, Some(vec![15, 90])), found("a::f", 20, Some(vec![25, 90]))];
+        wanted.add(&spec("libx:a::f"), &[Answer::Matching(overloads).into()]).unwrap();
+        let again = vec![found("a::f", 10, Some(vec![15])), found("plain", 30, None)];
+        wanted.add(&spec("libx:plain"), &[Answer::Matching(again).into()]).unwrap();
+        let points = |at| Arc::new(Answer::Points(vec![Point { file_offset: at, semaphore_offset: 7 }]));
+        wanted.add(&spec("libx:p:b:e"), &[points(40), points(50)]).unwrap();
+        assert_eq!(wanted.names.iter().map(|name| &**name).collect::<Vec<_>>(), ["a::f", "a::f", "plain", "p:b:e"]);
+        let shown: Vec<_> = kinds(&wanted, &[0, 1, 2, 3], 9)
+            .iter()
+            .map(|kind| {
+                let of = |target: &Target| (target.file_offset, target.cookie - (9 << 32), target.semaphore);
+                (kind.program, kind.targets.iter().map(of).collect::<Vec<_>>())
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("pair_end", vec![(50, 3, 7)]),
+                ("function_return", vec![(30, 2, 0)]),
+                ("function_end", vec![(15, 0, 0), (90, 0, 0), (25, 1, 0)]),
+                ("pair_begin", vec![(40, 3, 7)]),
+                ("function_entry", vec![(10, 0, 0), (20, 1, 0), (30, 2, 0)]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_has_only_so_many_probes() {
+        let mut wanted = Wanted::default();
+        let many = found("f", 1, Some((0..MOST_PROBES as u64).collect()));
+        let error = wanted.add(&spec("libx:f"), &[Answer::Matching(vec![many]).into()]).unwrap_err();
+        assert!(error.contains("with its parameters") && wanted.names.is_empty(), "{error}");
+        assert!(wanted.add(&spec("libx:f"), &[]).is_err());
+    }
+}
