@@ -68,6 +68,8 @@ const FORGOTTEN_NS: u64 = 600_000_000_000;
 const FORGOTTEN_HTTP2_NS: u64 = 86_400_000_000_000;
 /// Requests that were found quiet, and may come again with the next of their connection.
 const MOST_QUIET: usize = 65_536;
+/// Problems that are kept to be told; further ones are in the log.
+const MOST_PROBLEMS: usize = 64;
 /// Why requests are lost that come after it.
 const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
 /// Why requests are lost that were under way on it.
@@ -497,7 +499,9 @@ impl Recorder {
         let mut status = self.status.lock();
         if !status.problems.contains(&text) {
             tracing::warn!("{text}");
-            status.problems.push(text);
+            if status.problems.len() < MOST_PROBLEMS {
+                status.problems.push(text);
+            }
         }
     }
 

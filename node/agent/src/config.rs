@@ -115,7 +115,7 @@ pub enum CaptureChoice {
         /// What recording calls may take; none: each is recorded.
         budget: Option<Budget>,
         /// Whose requests are recorded; none: nobody's. (Its cgroup is the one above.)
-        serving: Option<ServingConfig>,
+        serving: Option<Box<ServingConfig>>,
     },
     /// Do not record.
     Off,

@@ -118,7 +118,7 @@ impl Recording {
         let sampler = sample(ingest.clone(), backlog.clone())
             .inspect_err(|error| tracing::warn!("the host is not sampled: {error}"))
             .ok();
-        let serving = serving.clone().map(|serving| ServingConfig { cgroup: cgroup.clone(), ..serving });
+        let serving = serving.as_deref().cloned().map(|serving| ServingConfig { cgroup: cgroup.clone(), ..serving });
         let (cgroup, probes, budget) = (cgroup.clone(), probes.clone(), *budget);
         let committing = ingest.clone();
         let after_read = AfterRead::new(move || committing.batch_is_over());

@@ -12,7 +12,7 @@ use agent::scope::{JobScope, job_cgroup};
 use agent::{Agent, AgentConfig, CaptureChoice, SourceConfig, config};
 use anyhow::{Context, bail};
 use gossip::MemberState;
-use node_bpf::{Budget, ServingConfig};
+use node_bpf::Budget;
 use store::StoreConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -94,7 +94,7 @@ fn configure(run_dir: &RunDir, charter: &Charter, node: &str) -> anyhow::Result<
                 job: Some(JobScope { ids, node: node.to_owned() }),
                 rings: Some(run_dir::ring_dir(Some(&charter.job.run_name()))),
                 budget: charter.budget_ppm.and_then(|ppm| Budget::percent(f64::from(ppm) / 1e4)),
-                serving: Some(ServingConfig::default()),
+                serving: Some(Box::default()),
             }
         } else {
             CaptureChoice::Off

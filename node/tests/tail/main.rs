@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod calls;
 mod demo;
 mod grown;
 mod http2;

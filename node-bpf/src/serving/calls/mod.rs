@@ -158,14 +158,19 @@ impl Calls {
                 wanted.add(spec, &answers)
             });
             if let Err(reason) = added {
-                self.problem(format!("{shown}: {reason}: calls of --request are not recorded there"));
+                // (Who reads answers may not see a file's other names, which are in the reason.)
+                tracing::warn!("{shown}: {}", printable(&reason));
+                if let Some(spec) = self.specs.get(at) {
+                    self.problem(format!("{shown}: calls of {spec} are not recorded there: the agent's log says why"));
+                }
             }
         }
         self.last_number = self.last_number.wrapping_add(1);
         let number = self.last_number;
         let (links, refused) = probes::attach(programs, &file, &wanted, number);
         for (name, reason) in refused {
-            self.problem(format!("{shown}: {name} cannot be probed ({reason}): its calls are not recorded"));
+            tracing::warn!("{shown}: {name} cannot be probed: {reason}");
+            self.problem(format!("{shown}: a function of --request cannot be probed: the agent's log says why"));
         }
         if !links.is_empty() {
             tracing::info!("calls in {shown} are requests: {}", wanted.names.join(", "));

@@ -248,10 +248,10 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
     for typed in &args.serve {
         rules.push(ServeRule::parse(typed).map_err(|error| UsageError(format!("--serve {error}")))?);
     }
-    let requests =
-        RequestSpec::parse_all(&args.request).map_err(|error| UsageError(format!("--request {error}")))?;
+    let requests = RequestSpec::parse_all(&args.request).map_err(|error| UsageError(format!("--request {error}")))?;
     if args.capture == CaptureMode::Off
-        && let Some(flag) = [("--serve", rules.is_empty()), ("--request", requests.is_empty())].iter().find(|(_, no)| !no)
+        && let Some(flag) =
+            [("--serve", rules.is_empty()), ("--request", requests.is_empty())].iter().find(|(_, no)| !no)
     {
         return Err(UsageError(format!("{} records: it does not go with --capture off", flag.0)).into());
     }
@@ -294,13 +294,13 @@ fn resolve(args: UpArgs) -> anyhow::Result<AgentConfig> {
                 job: None,
                 rings: Some(run_dir::ring_dir(None)),
                 budget: args.budget.0,
-                serving: Some(ServingConfig {
+                serving: Some(Box::new(ServingConfig {
                     rules,
                     requests,
                     detect: !args.no_detect,
                     paths: !args.no_paths,
                     cgroup: None,
-                }),
+                })),
             },
             CaptureMode::Off => CaptureChoice::Off,
         },
