@@ -92,6 +92,10 @@ fn a_sparse_file_of_gigabytes_is_refused_and_takes_no_memory() {
     for (name, claimed) in [("two", 2u64 << 30), ("sixteen", 16 << 30), ("largest", 200 << 20)] {
         let path = dir.path().join(name);
         sparse(&path, claimed);
+        let matching = Question::Matching { name: "ns::Engine::step".to_owned() };
+        let refused = ask(&files, MALLORY, &path, matching).unwrap_err();
+        let expected = if name == "largest" { "it has no function ns::Engine::step" } else { ".dynsym claims" };
+        assert!(refused.to_string().contains(expected), "{refused}");
         let outcome = ask(&files, MALLORY, &path, exports("nccl"));
         match outcome {
             Err(Refusal::Wrong(reason)) => assert!(reason.contains(".dynsym claims"), "{reason}"),

@@ -34,8 +34,9 @@ pub(super) const LIBRARIES: &[&str] = &[
 const YOUNG: Duration = Duration::from_secs(60);
 /// … and this often later.
 const OLDER_EVERY: Duration = Duration::from_secs(10);
-/// Files with functions whose calls are requests that one process maps: further ones are left out.
-const MOST_CALLED: usize = 16;
+/// Files of one process that are looked at for functions whose calls are requests, by their names:
+/// further ones are left out.
+pub(super) const MOST_CALLED: usize = 16;
 /// Most servers of a host; of one user as many as all users leave free.
 pub(super) const MOST_SERVERS: usize = 1_024;
 
@@ -87,6 +88,8 @@ pub(super) struct Finder {
     pub(super) too_many: bool,
     /// Files with these functions that were found mapped; to be taken.
     pub(super) libraries: Vec<Library>,
+    /// Some of a process's were left out; to be taken.
+    pub(super) left_out: bool,
 }
 
 impl Finder {
@@ -108,6 +111,7 @@ impl Finder {
             kernel_threads: HashSet::new(),
             too_many: false,
             libraries: vec![],
+            left_out: false,
         }
     }
 
@@ -242,17 +246,23 @@ impl Finder {
 
     /// The files of a process that have functions whose calls are requests, by its maps.
     fn called(&mut self, pid: u32, text: &[u8]) -> Vec<FileKey> {
-        let mut called = vec![];
+        let (mut called, mut looked_at) = (vec![], HashSet::new());
         for mapping in maps::mappings(text).filter(|mapping| mapping.executable) {
-            let path = mapping.path.strip_suffix(b" (deleted)").unwrap_or(mapping.path);
-            let key = mapping.key();
-            let is_meant = || self.requests.iter().any(|spec| spec.means(path, mapping.file_name()));
-            if called.len() >= MOST_CALLED || called.contains(&key) || !is_meant() {
+            let (path, name) = (mapping.path.strip_suffix(b" (deleted)").unwrap_or(mapping.path), mapping.file_name());
+            if !self.requests.iter().any(|spec| spec.may_mean(name)) || !looked_at.insert(mapping.key()) {
                 continue;
             }
+            if looked_at.len() > MOST_CALLED {
+                self.left_out = true;
+                break;
+            }
+            if !self.requests.iter().any(|spec| spec.means(path, name)) {
+                continue;
+            }
+            let key = mapping.key();
             let Some(file) = maps::open(pid, &mapping) else { continue };
             let Some(user) = procfs::answers_for(pid) else { continue };
-            let (path, name) = (path.to_vec(), mapping.file_name().to_vec());
+            let (path, name) = (path.to_vec(), name.to_vec());
             self.libraries.push(Library { pid, user, key: key.clone(), file, path, name });
             called.push(key);
         }

@@ -77,7 +77,7 @@ const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be fo
 /// Why calls are lost whose process is not followed any more.
 const CALLS_LOST: &str = "calls of --request in processes that are not followed any more";
 /// Why calls are lost that were taken for a part of one that had been left.
-const WITHIN_LOST: &str = "calls of --request after one that an exception or a jump had left";
+const WITHIN_LOST: &str = "calls of --request within one that did not return: if it was left, they are requests";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
 
@@ -262,6 +262,12 @@ impl Recorder {
         if found.is_empty() && self.programs.is_some() {
             self.unload();
         }
+        if std::mem::take(&mut self.finder.left_out) {
+            self.problem(format!(
+                "a process maps more than {} files that --request may mean: calls in further ones are not recorded",
+                find::MOST_CALLED
+            ));
+        }
         if self.finder.too_many {
             self.problem(format!(
                 "of {} servers on a host, one user's are followed while they are no more than all leave free: \
@@ -321,9 +327,10 @@ impl Recorder {
     /// Attaches to the files whose functions have been found.
     fn attach(&mut self) {
         let Some(programs) = &self.programs else { return };
-        self.calls.attach(programs);
+        if self.calls.attach(programs) {
+            self.status.lock().functions = self.calls.seen();
+        }
         self.calls.take_problems().into_iter().for_each(|problem| self.problem(problem));
-        self.status.lock().functions = self.calls.seen();
     }
 
     /// Takes what is in the rings.

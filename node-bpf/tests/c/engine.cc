@@ -133,6 +133,8 @@ int main() {
           for (int m = 0; m < b; m++) own_engine.step(c);
         });
       for (auto &thread : threads) thread.join();
+    } else if (!strcmp(what, "many")) {  // threads, one after the other
+      for (int n = 0; n < a; n++) std::thread([] { ns::Engine().step(0); }).join();
     } else if (!strcmp(what, "double")) {
       for (int n = 0; n < a; n++) engine.step(10.0);
     } else if (!strcmp(what, "deep")) {

@@ -200,6 +200,19 @@ fn a_jump_or_the_threads_end_leaves_a_call_without_an_answer() {
 }
 
 #[test]
+fn threads_that_end_give_their_room_back() {
+    if !can_capture() {
+        return;
+    }
+    // (One user's may be 8,192 at once.)
+    const THREADS: u64 = 9_000;
+    let (_built, _cgroup, mut program, recorder) = recorded(&["libengine.so.1:ns::Engine::step(int)"], 1);
+    program.tell(&format!("many {THREADS}"));
+    let (_, sums, lost) = recorder.stop();
+    assert_eq!((counts(&sums), lost), (vec![("ns::Engine::step", THREADS, 0)], 0));
+}
+
+#[test]
 fn a_process_that_dies_in_a_call_leaves_it_unanswered() {
     if !can_capture() {
         return;

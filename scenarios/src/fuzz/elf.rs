@@ -16,6 +16,7 @@ fn questions() -> Vec<Question> {
         Question::Place { file_offset: 0x210 },
         Question::Interpreter { deep: true },
         Question::Functions { addresses: vec![0x200, 0x210, 0x220] },
+        Question::Matching { name: text("a::f") },
     ]
 }
 

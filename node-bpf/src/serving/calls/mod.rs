@@ -25,6 +25,8 @@ pub use spec::{RequestError, RequestSpec};
 const MOST_FILES: usize = 64;
 /// How often a file is asked that could not be read.
 const MOST_ATTEMPTS: u32 = 5;
+/// Processes that are looked at again when there is room for their files.
+const MOST_TURNED_AWAY: usize = 1_024;
 /// Attachments whose names are kept, so that calls that end late have one.
 const MOST_NAMED: usize = 4 * MOST_FILES;
 
@@ -93,7 +95,9 @@ impl Calls {
         }
         let shown = shortened(&printable(&String::from_utf8_lossy(&library.name)), 80);
         if !self.share.take(library.user) {
-            self.turned_away.insert(library.pid);
+            if self.turned_away.len() < MOST_TURNED_AWAY {
+                self.turned_away.insert(library.pid);
+            }
             self.problem(format!(
                 "{shown}: of {MOST_FILES} files with functions of --request, one user's are probed while they are no more \
                  than all leave free: calls in further ones are not recorded"
@@ -113,8 +117,8 @@ impl Calls {
         State::Asked { file, tickets, attempts }
     }
 
-    /// Attaches to the files that have answered.
-    pub(super) fn attach(&mut self, programs: &Programs) {
+    /// Attaches to the files that have answered; false where there were none.
+    pub(super) fn attach(&mut self, programs: &Programs) -> bool {
         let is_there = |known: &Known| match &known.state {
             State::Asked { tickets, .. } => {
                 tickets.iter().flat_map(|(_, tickets)| tickets).all(|ticket| ticket.outcome().is_some())
@@ -123,12 +127,14 @@ impl Calls {
         };
         let there: Vec<FileKey> =
             self.known.iter().filter(|(_, known)| is_there(known)).map(|(key, _)| key.clone()).collect();
+        let any = !there.is_empty();
         for key in there {
             let Some(Known { user, shown, state }) = self.known.remove(&key) else { continue };
             let State::Asked { file, tickets, attempts } = state else { continue };
             let state = self.answered(programs, file, tickets, attempts, (user, &shown));
             self.known.insert(key, Known { user, shown, state });
         }
+        any
     }
 
     fn answered(
@@ -176,10 +182,21 @@ impl Calls {
             tracing::info!("calls in {shown} are requests: {}", wanted.names.join(", "));
         }
         self.names.insert(number, wanted.names.clone());
-        while self.names.len() > MOST_NAMED {
-            self.names.pop_first();
-        }
+        self.forget_names();
         State::Attached { _links: links, number }
+    }
+
+    /// Lets go of the oldest names that no probe refers to, where there are many.
+    fn forget_names(&mut self) {
+        let number = |known: &Known| match &known.state {
+            State::Attached { number, .. } => Some(*number),
+            State::Asked { .. } => None,
+        };
+        let attached: HashSet<u32> = self.known.values().filter_map(number).chain([self.last_number]).collect();
+        while self.names.len() > MOST_NAMED {
+            let Some(oldest) = self.names.keys().find(|number| !attached.contains(number)).copied() else { break };
+            self.names.remove(&oldest);
+        }
     }
 
     /// Takes the probes off files that nobody has mapped. Returns processes with files for which there may
@@ -234,5 +251,52 @@ fn questions(spec: &RequestSpec) -> Vec<Question> {
             let point = |name: &String| Question::Points { provider: provider.clone(), name: name.clone() };
             vec![point(begin), point(end)]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_users_files_leave_room_for_others_and_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libx.so");
+        fs::write(&path, "no library").unwrap();
+        let specs = RequestSpec::parse_all(&["libx.so:f".to_owned()]).unwrap();
+        let mut calls = Calls::new(specs, Files::new(|| {}));
+        let library = |user: u32, inode: u64| Library {
+            pid: 7,
+            user,
+            key: (b"08:01".to_vec(), inode),
+            file: fs::File::open(&path).unwrap(),
+            path: b"/opt/libx.so".to_vec(),
+            name: b"libx.so".to_vec(),
+        };
+        (0..200).for_each(|inode| calls.maps(library(65_534, inode)));
+        assert_eq!(calls.known.len(), MOST_FILES / 2);
+        assert_eq!(calls.take_problems().len(), 200 - MOST_FILES / 2);
+        calls.maps(library(1_000, 900));
+        calls.maps(library(1_001, 900));
+        assert_eq!((calls.known.len(), calls.take_problems().len()), (MOST_FILES / 2 + 1, 0), "for whoever maps it");
+        assert_eq!(calls.keep_only(&HashSet::from([(b"08:01".to_vec(), 900)])), HashSet::from([7]));
+        calls.maps(library(65_534, 1));
+        assert_eq!((calls.known.len(), calls.take_problems().len()), (2, 0));
+    }
+
+    #[test]
+    fn names_are_kept_for_calls_that_end_late_and_not_without_end() {
+        let mut calls = Calls::new(vec![], Files::new(|| {}));
+        for number in 1..=1_000 {
+            calls.last_number = number;
+            calls.names.insert(number, vec!["f".into(), format!("f{number}").into()]);
+            let state = State::Attached { _links: vec![], number: 1 };
+            calls.known.insert((vec![], 1), Known { user: 0, shown: String::new(), state });
+            calls.forget_names();
+        }
+        assert_eq!(calls.names.len(), MOST_NAMED);
+        assert_eq!(calls.name(1_000 << 32 | 1).as_deref(), Some("f1000"));
+        assert_eq!(calls.name(1 << 32 | 1).as_deref(), Some("f1"), "it is attached");
+        assert_eq!((calls.name(2 << 32), calls.name(1_000 << 32 | 2)), (None, None));
     }
 }

@@ -98,6 +98,14 @@ impl RequestSpec {
         Ok(RequestSpec { library: library.to_owned(), what })
     }
 
+    /// Whether it may mean a file of this name: a look that costs little, as paths may be long.
+    pub(in crate::serving) fn may_mean(&self, file_name: &[u8]) -> bool {
+        match self.library.rsplit_once('/') {
+            Some((_, last)) => matches(last, &String::from_utf8_lossy(file_name)),
+            None => self.means(b"", file_name),
+        }
+    }
+
     /// Whether it means a file that processes see under this path.
     pub(in crate::serving) fn means(&self, path: &[u8], file_name: &[u8]) -> bool {
         let of = |bytes: &[u8]| matches(&self.library, &Path::new(OsStr::from_bytes(bytes)).to_string_lossy());
@@ -182,7 +190,10 @@ mod tests {
     fn a_library_is_meant_by_its_name_a_pattern_or_its_path() {
         let means = |library: &str, path: &str| {
             let name = path.rsplit('/').next().unwrap();
-            parse(&format!("{library}:f")).unwrap().means(path.as_bytes(), name.as_bytes())
+            let spec = parse(&format!("{library}:f")).unwrap();
+            let means = spec.means(path.as_bytes(), name.as_bytes());
+            assert!(!means || spec.may_mean(name.as_bytes()), "{library}");
+            means
         };
         for library in ["libx", "libx.so", "libx.so.1", "libx.so*", "*x.so.1", "/opt/lib/libx.so.1", "/opt/*/libx.so*"]
         {
