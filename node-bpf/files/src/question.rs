@@ -181,7 +181,8 @@ pub struct CommLayout {
 pub struct Found {
     /// Demangled.
     pub shown: String,
-    /// Where it begins.
+    /// Where it begins; of [`Answer::Matching`] the instruction at which a probe sees that at the least
+    /// cost.
     pub file_offset: u64,
     /// Of functions that an exception may leave: the ends, as file offsets.
     pub exits: Option<Vec<u64>>,

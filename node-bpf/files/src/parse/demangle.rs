@@ -41,7 +41,7 @@ pub(super) fn without_result(name: &str) -> Option<String> {
     cpp(name, DemangleOptions::new().no_return_type())
 }
 
-fn rust(name: &str) -> Option<String> {
+pub(super) fn rust(name: &str) -> Option<String> {
     if name.len() > MOST_BYTES {
         return None;
     }

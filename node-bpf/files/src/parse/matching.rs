@@ -1,7 +1,7 @@
 //! Finding all functions that a typed name means: of C++ its overloads, the instances of a template,
 //! and the copies that compilers make of a function. Exported symbols and the file's own.
 
-use super::demangle;
+use super::{demangle, entry};
 use object::Object as _;
 
 use super::names::{Function, Marks, functions_of, near, shown, squeezed};
@@ -41,8 +41,8 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Vec<Found>, Stri
 
 fn found(object: &Object<'_>, marks: &Marks, function: &Function) -> Result<Found, String> {
     let readable = short(bare(&function.name));
-    let file_offset =
-        object.offset_of(function.address).ok_or_else(|| format!("{readable} is not in the file's code"))?;
+    let probe = entry::probe_at(object, function.address, function.bytes);
+    let file_offset = object.offset_of(probe).ok_or_else(|| format!("{readable} is not in the file's code"))?;
     let exits = marks.ends(object, function);
     let is_plain = readable == bare(&function.name);
     if exits.is_empty() && !is_plain {
@@ -118,7 +118,8 @@ fn bare(symbol: &str) -> &str {
 
 /// As people write it, without parameters and result.
 fn short(symbol: &str) -> String {
-    demangle::without_parameters(symbol).unwrap_or_else(|| demangle::readable(symbol))
+    let of_rust = demangle::rust(symbol);
+    of_rust.or_else(|| demangle::without_parameters(symbol)).unwrap_or_else(|| symbol.to_owned())
 }
 
 /// `ns::f` of `ns::f<int>`.
