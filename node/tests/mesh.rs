@@ -283,6 +283,10 @@ fn a_place_or_name_that_cannot_be_says_what_to_write() {
     refused(&["--join", "https://gpu-1"], "write HOST or HOST:PORT");
     refused(&["--join", "gpu-1:70000"], "a port is a number from 1 to 65535");
     refused(&["--name", &"n".repeat(65)], "a name has 1 to 64 characters");
+    refused(&["--request", "libx.so"], "not LIBRARY:FUNCTION, for example libserver.so:ns::Engine::step");
+    refused(&["--request", "libx.so:prov:begin"], "not LIBRARY:PROVIDER:BEGIN:END, two USDT points");
+    refused(&["--request", "./libx.so:f"], "give the library's whole path");
+    refused(&["--request", "libx.so:f", "--capture", "off"], "--request records: it does not go with --capture off");
     // A mesh that is reached by the other kind of address alone.
     let lab = Lab::new();
     let token = token_of(&lab, "f");

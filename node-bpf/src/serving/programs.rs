@@ -94,6 +94,9 @@ impl Programs {
             let is_wanted = if at_functions { calls && of_mode } else { calls || !name.starts_with(AT_ENDS) };
             program.set_autoload(is_wanted);
         }
+        for mut map in open.maps_mut().filter(|map| !calls && map.name() == "callers") {
+            map.set_max_entries(1).map_err(failed)?; // nobody makes entries
+        }
         let object = open.load().map_err(failed)?;
         let map = |name| lookup::map(&object, name).map_err(failed);
         let (servers, connections, losses) = (map("servers")?, map("connections")?, map("request_losses")?);

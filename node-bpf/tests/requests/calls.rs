@@ -260,6 +260,64 @@ fn a_library_that_is_opened_later_makes_a_server_and_a_program_has_functions_too
     assert!(sums.iter().all(|sum| &*sum.of.service == "later"));
 }
 
+/// A directory as one sees it through an overlay; taken away when dropped.
+struct Overlay(tempfile::TempDir);
+
+impl Overlay {
+    /// None where that cannot be mounted.
+    fn over(lower: &Path) -> Option<Overlay> {
+        let dir = tempfile::tempdir().unwrap();
+        let [upper, work, at] = ["upper", "work", "at"].map(|name| dir.path().join(name));
+        for made in [&upper, &work, &at] {
+            std::fs::create_dir(made).unwrap();
+        }
+        let [lower, upper, work] = [lower, &upper, &work].map(Path::display);
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mounted =
+            Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options]).arg(&at).output().unwrap();
+        if !mounted.status.success() {
+            eprintln!("skipped: no overlay: {}", String::from_utf8_lossy(&mounted.stderr).trim());
+            return None;
+        }
+        Some(Overlay(dir))
+    }
+
+    fn at(&self) -> PathBuf {
+        self.0.path().join("at")
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.at()).status(); // else it is left to the system
+    }
+}
+
+#[test]
+fn a_file_that_is_reached_in_two_ways_has_each_call_once() {
+    if !can_capture() {
+        return;
+    }
+    let (built, cgroup) = (compile(), Cgroup::new());
+    let Some(overlays) = [(); 2].iter().map(|()| Overlay::over(built.path())).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let mut programs: Vec<Program> =
+        overlays.iter().map(|overlay| Program::start(&overlay.at().join("engine"), &cgroup)).collect();
+    let named = ["libengine:ns::Engine::step(int)", "libengine:ns::Engine::fail", "libengine:engine:begin:end"];
+    let recorder = Recorder::start(config(&cgroup, &named));
+    wait_for_functions(&recorder, 6);
+    for program in &mut programs {
+        program.tell("step 2 30 10");
+        program.tell("fail 6 4");
+        program.tell("pair 2 5");
+    }
+    let (_, sums, lost) = recorder.stop();
+    let all = [("engine:begin:end", 14, 4), ("ns::Engine::fail", 12, 12), ("ns::Engine::step", 128, 0)];
+    assert_eq!((counts(&sums), lost), (all.to_vec(), 0));
+    drop(programs);
+}
+
 #[test]
 fn a_pair_of_points_is_a_request() {
     if !can_capture() {
