@@ -2,15 +2,15 @@
 //! and what becomes of it. One thread; it loads the programs when the first server is found, and
 //! takes them away with the last.
 //!
-//! Requests may also be calls of functions that the user names: `calls`.
-//!
-//! `spec` has the rules for servers as typed, `find` finds servers, `service` names them, `programs`
-//! owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2` what the headers
-//! of streams say (by `hpack`), `streams` has how those end that break off, `sums` sums up and
-//! chooses rows. Of those, `switches` has what threads did, `path` finds what a request waited for,
-//! `rows` makes rows of it; `tick` measures the kernel's tick.
+//! `config` has what is to be recorded, and what is, `spec` the rules for servers as typed; `find`
+//! finds servers, `service` names them, `calls` finds functions whose calls are requests and probes
+//! them. `programs` owns the BPF object, `wire` parses its bytes, `http` reads first lines, `http2`
+//! what the headers of streams say (by `hpack`), `streams` has how those end that break off, `sums`
+//! sums up and chooses rows. Of those, `switches` has what threads did, `path` finds what a request
+//! waited for, `rows` makes rows of it; `tick` measures the kernel's tick.
 
 mod calls;
+mod config;
 mod find;
 mod hpack;
 mod http;
@@ -27,7 +27,6 @@ mod tick;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -54,6 +53,7 @@ use tick::Tick;
 use wire::{Open, Protocol, RawRequest, State};
 
 pub use calls::{RequestError, RequestSpec};
+pub use config::{Served, ServingConfig, ServingStatus};
 pub use spec::{ServeError, ServeRule};
 
 /// Time between two reads of the ring.
@@ -80,49 +80,6 @@ const CALLS_LOST: &str = "calls of --request in processes that are not followed 
 const WITHIN_LOST: &str = "calls of --request within one that did not return: if it was left, they are requests";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
-
-/// Whose requests are recorded, and what of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServingConfig {
-    /// Servers by name.
-    pub rules: Vec<ServeRule>,
-    /// Functions whose calls are requests, too.
-    pub requests: Vec<RequestSpec>,
-    /// Also those that listen and have a library for models mapped; of these HTTP only.
-    pub detect: bool,
-    /// Record routes.
-    pub paths: bool,
-    /// Only processes of this cgroup v2 directory and its descendants.
-    pub cgroup: Option<PathBuf>,
-}
-
-impl Default for ServingConfig {
-    fn default() -> Self {
-        ServingConfig { rules: vec![], requests: vec![], detect: true, paths: true, cgroup: None }
-    }
-}
-
-/// A server whose requests are recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
-    /// Its process.
-    pub pid: u32,
-    /// The service's name.
-    pub service: String,
-    /// TCP ports that it listens on.
-    pub ports: Vec<u16>,
-}
-
-/// What is recorded of requests, and what cannot be.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServingStatus {
-    /// Servers that run now.
-    pub servers: Vec<Served>,
-    /// The functions and pairs of points of `--request` that are probed now, each as `FILE: NAME`.
-    pub functions: Vec<String>,
-    /// What is not recorded, and why; each once.
-    pub problems: Vec<String>,
-}
 
 /// What is done with a server that is newly found: capture follows it, too.
 pub type OnServer = Box<dyn FnMut(u32) + Send>;
