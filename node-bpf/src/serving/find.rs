@@ -413,6 +413,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_calls_are_requests_need_not_listen_and_is_named_by_its_rule() {
+        let (pid, called) = (std::process::id(), [(b"08:01".to_vec(), 7)]);
+        let name = |may: Option<May>| by_calls(pid, may.as_ref(), &called).map(|found| found.name);
+        assert_eq!(name(Some(May::Named("chat".to_owned()))), Some(Some("chat".to_owned())));
+        assert_eq!(
+            (name(None), name(Some(May::HasLibrary)), name(Some(May::ByPort))),
+            (Some(None), Some(None), Some(None))
+        );
+        let found = by_calls(pid, None, &called).unwrap();
+        assert!(found.listens.ports.is_empty() && !found.listens.unix, "its sockets are not looked at: {found:?}");
+        assert_eq!(by_calls(pid, None, &[]), None, "it has none of the files");
+    }
+
+    #[test]
     fn our_own_listening_socket_is_found_by_its_rule_and_only_by_it() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
