@@ -65,7 +65,7 @@ real) #: programs, held (root; REAL_PROGRAM, REAL_ROUNDS, REAL_COMMAND)
     scripts/deps.sh --test
     build
     tests point_to_point -- --ignored --nocapture ;;
-serve) #: what following requests costs nginx under wrk (root; ROUNDS)
+serve) #: what following requests costs nginx (root; ROUNDS, STREAMS for HTTP/2)
     build
     scripts/bench-serve.py "$binary" ;;
 slurm) #: slurm up for 4 and 32 nodes; the MPI shim beside uprobes (root)

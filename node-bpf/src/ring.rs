@@ -35,19 +35,22 @@ struct Pages {
 }
 
 impl Pages {
-    /// Passes every complete record to `take`, up to the first that is not; false when there is
-    /// one.
+    /// Passes complete records to `take`, up to the first that is not, and at most as many bytes as the
+    /// ring has: who writes as fast as we read does not keep us here. False when there may be more.
     ///
     /// # Safety
     /// The pointers are valid, the data aligned to eight bytes, and nobody else reads the ring.
     unsafe fn consume(&self, spare: &mut Vec<u8>, mut take: impl FnMut(&[u8])) -> bool {
         // SAFETY: the caller's promise; the writer's position is only ever read.
         let (consumer, producer) = unsafe { (self.consumer.as_ref(), self.producer.as_ref()) };
-        let mut at = consumer.load(Ordering::Acquire);
-        let mut published = at;
+        let began = consumer.load(Ordering::Acquire);
+        let (mut at, mut published) = (began, began);
         let all = loop {
             if at == producer.load(Ordering::Acquire) {
                 break true;
+            }
+            if at.wrapping_sub(began) >= self.data_bytes {
+                break false;
             }
             let offset = at & (self.data_bytes - 1);
             // SAFETY: records begin at multiples of eight bytes, so the header lies within the
@@ -185,13 +188,18 @@ impl Ring {
         Ok(Ring { pages, _mappings: [ours, theirs], signal: RingSignal { epoll }, spare: vec![] })
     }
 
+    /// Its size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pages.data_bytes
+    }
+
     /// What tells that there is something to be read.
     pub(crate) fn signal(&self) -> &RingSignal {
         &self.signal
     }
 
-    /// Passes every complete record to `take`; false when one is still being written, and there may
-    /// be more behind it.
+    /// Passes complete records to `take`, of at most as many bytes as the ring has; false when one is
+    /// still being written, or there were more: some may be left.
     pub(crate) fn consume(&mut self, take: impl FnMut(&[u8])) -> bool {
         // SAFETY: the mappings live as long as this value, and `&mut` makes us the only reader of
         // it.
@@ -255,6 +263,28 @@ mod tests {
             assert_eq!(ring.read(), want);
             assert!(ring.read().is_empty());
         }
+    }
+
+    #[test]
+    fn who_writes_as_fast_as_we_read_does_not_keep_us() {
+        let (mut words, positions) = (Box::new([0_u64; 8]), Box::<[AtomicUsize; 2]>::default());
+        let pages = Pages {
+            consumer: NonNull::from(&positions[0]),
+            producer: NonNull::from(&positions[1]),
+            data: NonNull::from(&mut *words).cast(),
+            data_bytes: 64,
+        };
+        // Records without bytes: eight fill the ring. Each that is read is written again.
+        positions[1].store(8, Ordering::Relaxed);
+        let mut taken = 0;
+        // SAFETY: all of it lives here, and nobody else reads.
+        let all = unsafe {
+            pages.consume(&mut vec![], |_| {
+                taken += 1;
+                pages.producer.as_ref().fetch_add(8, Ordering::Relaxed);
+            })
+        };
+        assert_eq!((taken, all), (8, false));
     }
 
     #[test]

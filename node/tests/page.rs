@@ -541,6 +541,13 @@ fn services_show_their_hosts_and_what_the_slowest_wait_for() {
         // Three examples, each a bar as wide as its parts together, and who did what in words.
         assert_eq!(browser.evaluate("document.querySelectorAll('#slowest-examples > li').length"), 3);
         assert!(text(&mut browser, "slowest-examples").starts_with("85.0 ms GET /slow 200 on n"));
+        // By cause, and the slowest of one.
+        let causes = browser.evaluate(&cells("slowest-causes"));
+        let causes = causes.as_str().expect("text").to_owned();
+        assert!(causes.starts_with("100 %|24|85.0 ms|85.0 ms|asleep in a timer, thread "), "{causes}");
+        browser.evaluate("document.querySelector('#slowest-causes tbody tr').click()");
+        browser.wait_until("document.querySelectorAll('#slowest-examples > li').length === 1");
+        assert!(text(&mut browser, "slowest-examples").starts_with("85.0 ms GET /slow 200 on n"));
         let shares = "[...document.querySelector('.chain').children].map((part) => Math.round(100 * part.getBoundingClientRect().width / document.querySelector('.chain').clientWidth)).join()";
         assert_eq!(browser.evaluate(shares), "6,94");
         picture(&mut browser, &format!("services-{width}-{}", if *dark { "dark" } else { "light" }));

@@ -19,8 +19,8 @@ enum rm_frame_type {
 };
 #define RM_END_STREAM 1
 #define RM_END_HEADERS 4
-/* A call moves no more steps than this: a frame takes two, and one more for each buffer and each piece. 64 KiB of the
- * smallest frames, of nine bytes, take 7,282. */
+/* A call moves no more steps than this: an empty frame takes one, another one two, and one more for each buffer and each
+ * piece. 64 KiB of the smallest frames, of nine bytes, take 7,282. */
 #define RM_MOST_MOVES 16384
 
 struct {
@@ -46,21 +46,21 @@ struct {
   __uint(max_entries, RM_HTTP2_RING);
 } http2_ring SEC(".maps");
 
-static volatile __u64 http2_woke_at;
-
 static const struct rm_http2 new_http2 = {.received = {.preface = RM_PREFACE}};
 
 /* Whose bytes are looked at. */
 struct rm_walk {
+  __u64 key; /* of the connection */
   struct rm_connection *connection;
-  struct rm_frames *frames;
+  struct rm_http2 *http2;
+  struct rm_frames *frames; /* of one direction */
   struct sock *sk;
   __u64 now;
   bool sent;
 };
 
 static __always_inline struct rm_stream stream_of(struct rm_walk *walk) {
-  return (struct rm_stream){.connection = walk->connection->request.connection, .number = walk->frames->stream};
+  return (struct rm_stream){.connection = walk->key, .number = walk->frames->stream};
 }
 
 /* A client's first HEADERS: a request begins. */
@@ -108,7 +108,7 @@ static __always_inline void stream_ends(struct rm_walk *walk, __u32 flags) {
   bool ours = !bpf_map_delete_elem(&streams, &key);
   if (ours) user_gives(user, RM_ROOM_STREAM);
   if (!out) lost(RM_REQUEST_LOST_HTTP2);
-  else if (ours) bpf_ringbuf_submit(out, ring_wakes(&http2_ring, 1 << 20, &http2_woke_at));
+  else if (ours) bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
   else bpf_ringbuf_discard(out, BPF_RB_NO_WAKEUP);
 }
 
@@ -118,6 +118,8 @@ static __always_inline void stream_moves(struct rm_walk *walk, __u32 bytes) {
   struct rm_connection *stream = bpf_map_lookup_elem(&streams, &key);
   if (!stream) return;
   struct rm_request *request = &stream->request;
+  /* It may have ended at this moment, and its entry be another's. */
+  if (request->connection != key.connection || request->number != (key.number + 1) / 2) return;
   if (!walk->sent) {
     request->bytes_in += bytes;
     return;
@@ -162,7 +164,7 @@ static __always_inline bool is_possible(__u32 type, __u32 length, __u32 stream, 
   case RM_FRAME_WINDOW: return length == 4;
   case RM_FRAME_CONTINUATION: return false;
   }
-  return true; /* of an extension */
+  return length <= 1 << 14; /* of an extension: peers have not been asked for longer ones */
 }
 
 /* Whether a frame may come here: else these are no frames, or not all were seen. */
@@ -178,7 +180,8 @@ static __always_inline void emit_piece(struct rm_walk *walk, __u32 at, __u32 byt
   piece->number = frames->pieces++; /* one that is not handed over is missed by its number */
   frames->block_bytes += bytes + RM_PIECE_ITSELF;
   if (frames->block_bytes > RM_MOST_BLOCK) return;
-  piece->connection = walk->connection->request.connection;
+  piece->connection = walk->key;
+  piece->user = walk->connection->user;
   piece->stream = frames->stream;
   piece->frame_bytes = frames->length;
   piece->at = at;
@@ -190,8 +193,7 @@ static __always_inline void emit_piece(struct rm_walk *walk, __u32 at, __u32 byt
   barrier_var(bytes); /* keeps the comparison, which the verifier goes by */
   if (bytes > RM_PIECE) return;
   __u64 size = __builtin_offsetof(struct rm_piece, data) + bytes;
-  __u64 wakes = ring_wakes(&http2_ring, 1 << 20, &http2_woke_at);
-  if (bpf_ringbuf_output(&http2_ring, piece, size, wakes)) lost(RM_REQUEST_LOST_HTTP2);
+  if (bpf_ringbuf_output(&http2_ring, piece, size, BPF_RB_NO_WAKEUP)) lost(RM_REQUEST_LOST_HTTP2);
 }
 
 static __always_inline void frame_ends(struct rm_walk *walk) {
@@ -294,10 +296,16 @@ static __always_inline void reads_payload(struct rm_walk *walk) {
 
 static long walks_on(__u64 at, struct rm_walk *walk) {
   struct rm_frames *frames = walk->frames;
+  if (walk->http2->key != walk->key || walk->connection->request.connection != walk->key) return 1; /* it has closed */
   if (!frames->buffers.here) {
     next_buffer(&frames->buffers, frames->all);
   } else if (frames->preface) {
     __u64 bytes = frames->preface < frames->buffers.here ? frames->preface : frames->buffers.here;
+    __u32 first = 0;
+    if (frames->preface == RM_PREFACE && bytes >= sizeof first && frames->buffers.at) {
+      bpf_probe_read_user(&first, sizeof first, (void *)frames->buffers.at);
+      if (first != FOUR('P', 'R', 'I', ' ')) frames->lost = true; /* the connection was open before */
+    }
     frames->preface -= bytes;
     passes(frames, bytes);
   } else if (frames->in_payload) {
@@ -321,7 +329,7 @@ static __always_inline void position_is_lost(struct rm_connection *connection) {
 
 /* Whether all bytes of this direction were seen that TCP has moved since the last call. They were not where a process that is
  * not followed has moved some, or a call that passes no tracepoint (splice, TCP_ZEROCOPY_RECEIVE). A receive that comes to the
- * end takes one more, that of the FIN.
+ * end takes one more, that of the FIN; and a sender may find the FIN behind its own bytes.
  *
  * The socket is not locked any more: where another thread has moved bytes since, its are taken for missed ones, and the position
  * is lost. Two threads that send on one connection at the same moment would mix their frames, so servers do not let them. */
@@ -333,23 +341,36 @@ static __always_inline bool has_come_whole(struct rm_frames *frames, struct sock
   bool is_first = !frames->has_sequence;
   frames->sequence = now;
   frames->has_sequence = true;
-  return is_first || moved == bytes || (!sent && moved == bytes + 1);
+  return is_first || moved == bytes || moved == bytes + 1;
+}
+
+/* Whether bytes were sent that no call was seen to send: streams that are left may have been answered by these. (One more is the
+ * FIN.) */
+static __always_inline bool was_sent_unseen(struct rm_connection *connection, __u64 key, struct sock *sk) {
+  struct rm_http2 *found = bpf_map_lookup_elem(&http2, &key);
+  if (connection->state != RM_STREAMS || !found || found->key != key || !found->sent.has_sequence) return false;
+  if (BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP) return false;
+  struct tcp_sock *tcp = (void *)sk;
+  return BPF_CORE_READ(tcp, write_seq) - found->sent.sequence > 1;
 }
 
 /* Looks at what a call has moved. `readable`: its bytes lie in its buffers. */
 static __always_inline void http2_moves(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
                                         __u32 bytes, __u64 now, bool sent, bool readable) {
-  __u64 key = connection->request.connection;
+  __u64 key = bpf_get_socket_cookie(sk);
   struct rm_http2 *found = bpf_map_lookup_elem(&http2, &key);
-  if (!found) {
+  if (!found || found->key != key) {
     position_is_lost(connection);
     return;
   }
   connection->request.last_ns = now;
-  struct rm_walk walk = {.connection = connection, .sk = sk, .now = now, .sent = sent};
+  struct rm_walk walk = {.key = key, .connection = connection, .http2 = found, .sk = sk, .now = now, .sent = sent};
   walk.frames = sent ? &found->sent : &found->received;
   struct rm_frames *frames = walk.frames;
-  if (frames->lost) return; /* another thread is about to say so */
+  if (found->received.lost || found->sent.lost) { /* another thread has said so, or is about to */
+    connection->state = RM_IGNORED;
+    return;
+  }
   /* What the process did before it was followed, or while it was not, was not seen. */
   if (connection->request.opened_ns < server->since_ns || !has_come_whole(frames, sk, bytes, sent)) {
     frames->lost = true;
@@ -358,6 +379,7 @@ static __always_inline void http2_moves(const struct rm_server *server, struct r
     frames->buffers = (struct rm_buffers){.here = bytes};
     if (readable) buffers_of_this(&frames->buffers, bytes, sent);
     bpf_loop(RM_MOST_MOVES, walks_on, &walk, 0);
+    if (found->key != key || connection->request.connection != key) return; /* it has closed meanwhile */
     if (frames->all) frames->lost = true;
   }
   if (frames->lost) position_is_lost(connection);
@@ -366,11 +388,14 @@ static __always_inline void http2_moves(const struct rm_server *server, struct r
 /* A connection's first bytes are HTTP/2's preface, the client's or the server's; or both at the same moment. */
 static __always_inline void http2_begins(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
                                          __u32 bytes, __u64 now, bool sent, bool readable) {
-  __u64 key = connection->request.connection;
+  __u64 key = bpf_get_socket_cookie(sk);
+  if (connection->state == RM_IGNORED) return; /* its position was lost at this moment */
   connection->request.protocol = RM_HTTP2;
   connection->request.pid = bpf_get_current_pid_tgid() >> 32;
   connection->request.begin_ns = now;
   bpf_map_update_elem(&http2, &key, &new_http2, BPF_NOEXIST); /* where there is no room, it is missing in what follows */
+  struct rm_http2 *made = bpf_map_lookup_elem(&http2, &key);
+  if (made) made->key = key;
   connection->state = RM_STREAMS;
   http2_moves(server, connection, sk, bytes, now, sent, readable);
 }
@@ -384,13 +409,30 @@ static __always_inline bool is_server_preface(__u32 bytes) {
   return length <= 1 << 10 && length % 6 == 0 && h[3] == RM_FRAME_SETTINGS && !(h[4] | h[5] | h[6] | h[7] | h[8]);
 }
 
-/* Whether a client's bytes are most likely a frame's header: of a connection that was open before it was followed. */
-static __always_inline bool looks_like_frame(const __u8 *h) {
+/* Whether bytes are most likely a frame's header: of a connection that was open before it was followed. An answer begins with
+ * one, and what is received mostly does. */
+static __always_inline bool looks_like_frame(const __u8 *h, bool sent) {
   __u32 length = h[0] << 16 | h[1] << 8 | h[2], type = h[3], flags = h[4];
   __u32 stream = h[5] << 24 | h[6] << 16 | h[7] << 8 | h[8];
   if (length > 1 << 14 || type > RM_FRAME_WINDOW || flags > 0x2d || stream >> 31) return false;
-  if (type <= RM_FRAME_HEADERS && !length) return false;
-  if (type == RM_FRAME_DATA && flags & ~9) return false;
+  if (type == RM_FRAME_HEADERS && !length) return false;
+  if (type == RM_FRAME_DATA && (flags & ~9 || (!length && !(flags & RM_END_STREAM)))) return false;
   if (type == RM_FRAME_HEADERS && flags & ~0x2d) return false;
-  return is_possible(type, length, stream, false);
+  return is_possible(type, length, stream, sent);
+}
+
+/* Whether all bytes that a TCP connection has received were those of this call, so that what it begins with is known. Of another
+ * kind of socket nothing tells. */
+static __always_inline bool is_seen_from_start(struct sock *sk, __u32 got) {
+  struct tcp_sock *tcp = (void *)sk;
+  if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX || BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP) return false;
+  __u32 waiting = BPF_CORE_READ(tcp, rcv_nxt) - BPF_CORE_READ(tcp, copied_seq);
+  __u32 read = (__u32)BPF_CORE_READ(tcp, bytes_received) - waiting;
+  return read == got || read == got - 1; /* the FIN */
+}
+
+static __always_inline bool is_frame(__u64 buffer, __u32 here, bool sent) {
+  __u8 header[RM_FRAME_HEADER];
+  return here >= sizeof header && buffer && !bpf_probe_read_user(header, sizeof header, (void *)buffer) &&
+         looks_like_frame(header, sent);
 }

@@ -7,7 +7,6 @@
 #include <bpf/bpf_tracing.h>
 #include "wire.h"
 #include "requests.h"
-#include "ring.bpf.h"
 #include "users.bpf.h"
 #include "path.bpf.h"
 
@@ -36,8 +35,10 @@ struct unix_sock { struct unix_address *addr; };
 struct icsk_ack_times { __u32 lrcvtime; };
 struct inet_connection_sock { struct icsk_ack_times icsk_ack; };
 struct tcp_sock {
-  __u32 copied_seq; /* of the byte that is to be received next */
+  __u32 copied_seq; /* of the byte that is to be read next */
+  __u32 rcv_nxt;    /* of that which is to come next */
   __u32 write_seq;  /* and to be sent next */
+  __u64 bytes_received;
 };
 struct return_instance;
 struct uprobe_task { struct return_instance *return_instances; };
@@ -160,8 +161,6 @@ static __always_inline bool was_accepted(const struct rm_server *server, struct 
   return server->flags & RM_SERVER_ALL_PORTS;
 }
 
-static volatile __u64 woke_at;
-
 static __always_inline void emit(struct rm_connection *connection) {
   struct rm_request *out = bpf_ringbuf_reserve(&requests, sizeof *out, 0);
   if (!out) {
@@ -169,7 +168,7 @@ static __always_inline void emit(struct rm_connection *connection) {
     return;
   }
   __builtin_memcpy(out, &connection->request, sizeof *out);
-  bpf_ringbuf_submit(out, ring_wakes(&requests, 1 << 20, &woke_at));
+  bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP); /* the ring is looked at again and again */
 }
 
 /* What is known of a connection that is first seen now. */
@@ -264,6 +263,14 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
 
 #include "http2.bpf.h"
 
+static __always_inline void is_not_looked_into(struct rm_connection *connection, __u64 now) {
+  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
+  connection->request.begin_ns = now;
+  connection->request.flags = RM_REQUEST_OPAQUE;
+  connection->state = RM_IGNORED;
+  emit(connection);
+}
+
 /* The first bytes of a connection, or of what follows an answer. */
 static __always_inline int received_anew(const struct rm_server *server, struct rm_connection *connection, struct sock *sk,
                                          __u32 bytes, __u64 now, bool readable) {
@@ -281,17 +288,11 @@ static __always_inline int received_anew(const struct rm_server *server, struct 
   }
   if (request->protocol == RM_PROTOCOL_UNKNOWN) {
     request->protocol = protocol;
-    __u8 header[RM_FRAME_HEADER];
-    if (protocol == RM_OTHER && here >= sizeof header && buffer &&
-        !bpf_probe_read_user(header, sizeof header, (void *)buffer) && looks_like_frame(header))
-      request->protocol = protocol = RM_HTTP2;
+    connection->may_be_http2 = protocol == RM_OTHER && !is_seen_from_start(sk, bytes);
+    if (connection->may_be_http2 && is_frame(buffer, here, false)) request->protocol = protocol = RM_HTTP2;
     bool looked_into = protocol == RM_HTTP1 || (protocol == RM_OTHER && (server->flags & RM_SERVER_ANY));
     if (!looked_into) {
-      request->pid = bpf_get_current_pid_tgid() >> 32;
-      request->begin_ns = now;
-      request->flags = RM_REQUEST_OPAQUE;
-      connection->state = RM_IGNORED;
-      emit(connection);
+      is_not_looked_into(connection, now);
       return 0;
     }
   } else if (request->protocol == RM_HTTP1 && protocol != RM_HTTP1 && here >= 4) {
@@ -341,7 +342,10 @@ int BPF_PROG(on_receive, struct sock *sk, int got, int flags) {
     connection = opened(sk, key, now, server->user);
     if (!connection) return 0;
   }
-  if (connection->state == RM_IGNORED) return 0;
+  if (connection->state == RM_IGNORED) {
+    connection->request.last_ns = now; /* a Unix socket that is silent is let go */
+    return 0;
+  }
   bool readable = !(flags & MSG_TRUNC); /* else the bytes are thrown away */
   if (connection->state == RM_STREAMS) {
     http2_moves(server, connection, sk, got, now, false, readable);
@@ -392,6 +396,16 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
     return 0;
   }
   if (connection->state == RM_READING) {
+    if (connection->may_be_http2) {
+      __u32 here = sent;
+      __u64 buffer = buffer_of_this(&here, true);
+      connection->may_be_http2 = false;
+      if (is_frame(buffer, here, true)) {
+        request->protocol = RM_HTTP2;
+        is_not_looked_into(connection, now);
+        return 0;
+      }
+    }
     if (!answers(request, sent, now)) return 0;
     connection->state = RM_ANSWERING;
   } else if (connection->state != RM_ANSWERING) {
@@ -417,6 +431,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
+  if (state == TCP_CLOSE && was_sent_unseen(connection, key, sk)) position_is_lost(connection);
   /* Of HTTP/2, answers may still be sent; user space finds the streams that are left (their connection has no entry). */
   if (connection->state != RM_STREAMS) connection->state = RM_IGNORED; /* what may still be read is no request */
   if (state == TCP_CLOSE) forgets(connection, key);

@@ -68,6 +68,7 @@ struct rm_connection {
   struct rm_request request; /* the one under way, or the last one */
   unsigned int state;
   unsigned int user; /* to whom it is counted */
+  unsigned int may_be_http2, pad; /* it was open before, and its first answer will tell */
 };
 
 /* Bytes of the ring of requests; and of that of HTTP/2, of which half is left to pieces of headers. */
@@ -96,6 +97,7 @@ struct rm_piece {
   unsigned char type, flags; /* of the frame */
   unsigned char sent;
   unsigned char no_room;    /* of the request that its block begins: there is no entry of it, and no record will follow */
+  unsigned int user;        /* to whom the connection is counted */
   unsigned int bytes;       /* so many follow */
   unsigned char data[RM_PIECE];
 };
@@ -135,6 +137,7 @@ struct rm_frames {
 
 /* The value of `http2`, key: cookie of the socket. */
 struct rm_http2 {
+  unsigned long long key; /* the same: an entry that was let go may become another connection's while it is looked at */
   struct rm_frames received, sent;
 };
 
@@ -230,10 +233,10 @@ struct rm_stretch {
 
 _Static_assert(sizeof(struct rm_server) == 40, "src/serving/wire.rs writes 40 bytes");
 _Static_assert(sizeof(struct rm_request) == 288, "src/serving/wire.rs reads 288 bytes");
-_Static_assert(sizeof(struct rm_connection) == 296, "src/serving/wire.rs reads 296 bytes");
+_Static_assert(sizeof(struct rm_connection) == 304, "src/serving/wire.rs reads 304 bytes");
 _Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 bytes");
-_Static_assert(sizeof(struct rm_piece) == 32 + RM_PIECE && sizeof(struct rm_piece) < sizeof(struct rm_request),
-               "src/serving/wire.rs reads 32 bytes before the data, and tells the records by their lengths");
+_Static_assert(__builtin_offsetof(struct rm_piece, data) == 36 && sizeof(struct rm_piece) < sizeof(struct rm_request),
+               "src/serving/wire.rs reads 36 bytes before the data, and tells the records by their lengths");
 _Static_assert(sizeof(struct rm_called) == 64, "src/serving/wire.rs reads 64 bytes");
 _Static_assert(sizeof(struct rm_caller) == 120, "src/serving/wire.rs reads 120 bytes");
 _Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");

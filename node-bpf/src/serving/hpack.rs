@@ -44,18 +44,33 @@ impl Name {
 }
 
 /// A value's beginning; of [`Name::Other`] nothing is kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Value {
-    pub(super) bytes: Box<[u8]>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Value<T> {
+    pub(super) bytes: T,
     /// Nothing is cut off.
     pub(super) is_whole: bool,
+}
+
+/// Its bytes lie in the table, or in the block.
+pub(super) type ValueRef<'a> = Value<&'a [u8]>;
+
+impl ValueRef<'_> {
+    pub(super) fn kept(self) -> Value<Box<[u8]>> {
+        Value { bytes: self.bytes.into(), is_whole: self.is_whole }
+    }
+}
+
+impl Value<Box<[u8]>> {
+    fn read(&self) -> ValueRef<'_> {
+        Value { bytes: &self.bytes, is_whole: self.is_whole }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     name: Name,
     name_bytes: usize,
-    value: Value,
+    value: Value<Box<[u8]>>,
     /// As HPACK counts.
     size: usize,
 }
@@ -138,7 +153,7 @@ impl<'a> Block<'a> {
 impl Decoder {
     /// Passes the fields that are known to `take`. None where the block is none: then nothing is
     /// known any more of blocks before the next one.
-    pub(super) fn decode(&mut self, block: &[u8], mut take: impl FnMut(Name, &Value)) -> Option<()> {
+    pub(super) fn decode(&mut self, block: &[u8], mut take: impl FnMut(Name, ValueRef<'_>)) -> Option<()> {
         let read = self.read(Block(block), &mut take);
         if read.is_none() {
             self.forget();
@@ -157,12 +172,12 @@ impl Decoder {
         self.table.len()
     }
 
-    fn read(&mut self, mut block: Block<'_>, take: &mut impl FnMut(Name, &Value)) -> Option<()> {
+    fn read(&mut self, mut block: Block<'_>, take: &mut impl FnMut(Name, ValueRef<'_>)) -> Option<()> {
         while let Some(first) = block.byte() {
             if first & 0x80 != 0 {
                 let index = block.number(first, 7)?;
                 if let Some((name, value)) = self.field(index)? {
-                    take(name, &value);
+                    take(name, value);
                 }
             } else if first & 0xe0 == 0x20 {
                 self.most = block.number(first, 5)?.min(MOST_SIZE);
@@ -182,7 +197,7 @@ impl Decoder {
         block: &mut Block<'_>,
         index: usize,
         is_added: bool,
-        take: &mut impl FnMut(Name, &Value),
+        take: &mut impl FnMut(Name, ValueRef<'_>),
     ) -> Option<()> {
         let (name, name_bytes) = if index > 0 {
             // Of a name that is not known the length is neither: what is added is counted too small,
@@ -194,9 +209,10 @@ impl Decoder {
         };
         let most = if name == Name::Other { 0 } else { MOST_VALUE };
         let (value_bytes, bytes) = block.text()?.read(most)?;
-        let value = Value { is_whole: bytes.len() == value_bytes, bytes: bytes.into() };
-        take(name, &value);
+        let value = Value { bytes: &bytes[..], is_whole: bytes.len() == value_bytes };
+        take(name, value);
         if is_added {
+            let value = value.kept();
             self.add(Entry { name, name_bytes, value, size: name_bytes + value_bytes + FIELD_SIZE });
         }
         Some(())
@@ -222,12 +238,12 @@ impl Decoder {
     /// The field of an index: none within where it is not known, none at all where there is no such
     /// index.
     #[expect(clippy::option_option, reason = "not known is not the same as no index")]
-    fn field(&self, index: usize) -> Option<Option<(Name, Value)>> {
+    fn field(&self, index: usize) -> Option<Option<(Name, ValueRef<'_>)>> {
         let at = index.checked_sub(1)?;
         if let Some((name, value)) = STATIC.get(at) {
-            return Some(Some((Name::of(name), Value { bytes: (*value).into(), is_whole: true })));
+            return Some(Some((Name::of(name), Value { bytes: *value, is_whole: true })));
         }
-        Some(self.table.get(at - STATIC_FIELDS).map(|entry| (entry.name, entry.value.clone())))
+        Some(self.table.get(at - STATIC_FIELDS).map(|entry| (entry.name, entry.value.read())))
     }
 
     /// The name of an index, and its length; none where it is not known.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::hpack::{Decoder, Name, Value};
+use super::hpack::{Decoder, Name, Value, ValueRef};
 use super::http;
 use super::wire::Piece;
 
@@ -56,7 +56,9 @@ struct Connection {
     sent: Direction,
     /// The highest stream that has begun.
     last_stream: u32,
-    calls: HashMap<u32, Call>,
+    calls: HashMap<u32, Fields>,
+    /// To whom it is counted.
+    user: u32,
 }
 
 impl Connection {
@@ -85,6 +87,7 @@ impl Connections {
     /// Takes the next piece of a connection.
     pub(super) fn take(&mut self, piece: &Piece<'_>) {
         let connection = self.of.entry(piece.connection).or_default();
+        connection.user = piece.user;
         let direction = if piece.is_sent { &mut connection.sent } else { &mut connection.received };
         let (kept, unfinished) = (direction.decoder.kept(), direction.unfinished());
         let (taken, missed) = direction.take(piece);
@@ -96,12 +99,13 @@ impl Connections {
                 if let Some(call) = connection.calls.get_mut(&piece.stream) {
                     call.status = seen.status.or(call.status);
                     call.grpc_status = seen.grpc_status.or(call.grpc_status);
+                    call.is_grpc |= seen.is_grpc || seen.grpc_status.is_some();
                 }
             } else if piece.stream > connection.last_stream {
                 connection.last_stream = piece.stream;
                 if piece.is_request {
                     // What a client says of statuses is no answer's.
-                    let call = Call { status: None, grpc_status: None, ..seen };
+                    let call = Fields { status: None, grpc_status: None, ..seen };
                     self.calls += usize::from(connection.calls.insert(piece.stream, call).is_none());
                 }
             }
@@ -109,17 +113,19 @@ impl Connections {
         self.make_room();
     }
 
-    /// Where too much is kept, lets go of what the connections with most have.
+    /// Where too much is kept, lets go of what those with most have.
     fn make_room(&mut self) {
         if self.calls > MOST_CALLS {
-            for connection in with_most(&mut self.of, |connection| connection.calls.len()) {
+            for key in with_most(&self.of, MOST_CALLS, |connection| connection.calls.len()) {
+                let Some(connection) = self.of.get_mut(&key) else { continue };
                 let calls = std::mem::take(&mut connection.calls).len();
                 self.calls -= calls;
                 self.unread += calls as u64;
             }
         }
         if self.fields > MOST_FIELDS {
-            for connection in with_most(&mut self.of, Connection::fields) {
+            for key in with_most(&self.of, MOST_FIELDS, Connection::fields) {
+                let Some(connection) = self.of.get_mut(&key) else { continue };
                 self.fields -= connection.fields();
                 connection.received.decoder.forget();
                 connection.sent.decoder.forget();
@@ -127,7 +133,8 @@ impl Connections {
             }
         }
         if self.unfinished > MOST_UNFINISHED {
-            for connection in with_most(&mut self.of, Connection::unfinished) {
+            for key in with_most(&self.of, MOST_UNFINISHED, Connection::unfinished) {
+                let Some(connection) = self.of.get_mut(&key) else { continue };
                 self.unfinished -= connection.unfinished();
                 self.fields -= connection.fields();
                 for direction in [&mut connection.received, &mut connection.sent] {
@@ -145,7 +152,7 @@ impl Connections {
     pub(super) fn ended(&mut self, connection: u64, stream: u32) -> Call {
         let call = self.of.get_mut(&connection).and_then(|connection| connection.calls.remove(&stream));
         self.calls -= usize::from(call.is_some());
-        call.unwrap_or_default()
+        call.map(Fields::call).unwrap_or_default()
     }
 
     /// Lets go of a connection.
@@ -167,13 +174,27 @@ impl Connections {
     }
 }
 
-/// The connections that have most of something: at least half as much as any.
-fn with_most(
-    all: &mut HashMap<u64, Connection>,
-    amount: impl Fn(&Connection) -> usize,
-) -> impl Iterator<Item = &mut Connection> {
-    let most = all.values().map(&amount).max().unwrap_or(0).max(1);
-    all.values_mut().filter(move |connection| 2 * amount(connection) >= most)
+/// Connections that together have what is beyond three quarters of `limit`, so that room is not made again
+/// at once: of the user who has most, and of hers those that have most.
+fn with_most(all: &HashMap<u64, Connection>, limit: usize, amount: impl Fn(&Connection) -> usize) -> Vec<u64> {
+    let mut users: HashMap<u32, (usize, Vec<(usize, u64)>)> = HashMap::new();
+    for (key, connection) in all {
+        let (sum, connections) = users.entry(connection.user).or_default();
+        *sum += amount(connection);
+        connections.push((amount(connection), *key));
+    }
+    users.values_mut().for_each(|(_, connections)| connections.sort_unstable());
+    let mut sum: usize = users.values().map(|(sum, _)| sum).sum();
+    let mut chosen = vec![];
+    while sum > limit / 4 * 3
+        && let Some((_, (hers, connections))) = users.iter_mut().max_by_key(|(user, (sum, _))| (*sum, **user))
+        && let Some((amount, key)) = connections.pop()
+    {
+        sum -= amount;
+        *hers -= amount;
+        chosen.push(key);
+    }
+    chosen
 }
 
 impl Direction {
@@ -190,7 +211,7 @@ impl Direction {
     }
 
     /// What a block says, once it is complete; and whether something was missed.
-    fn take(&mut self, piece: &Piece<'_>) -> (Option<Call>, bool) {
+    fn take(&mut self, piece: &Piece<'_>) -> (Option<Fields>, bool) {
         let missed = piece.number != self.next;
         self.next = piece.number.wrapping_add(1);
         if missed {
@@ -223,7 +244,7 @@ impl Direction {
         self.frame = vec![];
         let read = self.decoder.decode(&block, |name, value| fields.note(name, value));
         // What a promise says is of a request that nobody sent.
-        let call = read.filter(|()| self.kind != PROMISE).map(|()| fields.call());
+        let call = read.filter(|()| self.kind != PROMISE).map(|()| fields);
         (call, missed || read.is_none())
     }
 }
@@ -243,35 +264,39 @@ fn fragment(frame: &[u8], kind: u8, flags: u8) -> Option<&[u8]> {
     rest.get(..rest.len().checked_sub(padding)?)
 }
 
-/// A block's fields, as far as they count.
+/// The fields of a stream's blocks, as far as they count.
 #[derive(Debug, Default)]
 struct Fields {
-    path: Option<Value>,
-    call: Call,
+    method: Option<&'static str>,
+    path: Option<Value<Box<[u8]>>>,
+    is_grpc: bool,
+    status: Option<u16>,
+    grpc_status: Option<u32>,
 }
 
 impl Fields {
-    fn note(&mut self, name: Name, value: &Value) {
-        let number = || std::str::from_utf8(&value.bytes).ok()?.parse::<u32>().ok();
-        let call = &mut self.call;
+    fn note(&mut self, name: Name, value: ValueRef<'_>) {
+        let number = || std::str::from_utf8(value.bytes).ok()?.parse::<u32>().ok();
         match name {
-            Name::Method => call.method = Some(http::method(&value.bytes)),
-            Name::Path => self.path = Some(value.clone()),
-            Name::ContentType => call.is_grpc = value.bytes.starts_with(b"application/grpc"),
+            Name::Method => self.method = Some(http::method(value.bytes)),
+            // There is one; copies of more would cost more than they do on the wire.
+            Name::Path if self.path.is_none() => self.path = Some(value.kept()),
+            Name::ContentType => self.is_grpc = value.bytes.starts_with(b"application/grpc"),
             Name::Status => {
-                call.status = number().and_then(|n| u16::try_from(n).ok()).filter(|n| (100..1_000).contains(n));
+                self.status = number().and_then(|n| u16::try_from(n).ok()).filter(|n| (100..1_000).contains(n));
             }
-            Name::GrpcStatus => call.grpc_status = number(),
-            Name::Other => (),
+            Name::GrpcStatus => self.grpc_status = number(),
+            Name::Path | Name::Other => (),
         }
     }
 
+    /// Only at the end: whether it is gRPC may have been told by the answer alone.
     fn call(self) -> Call {
-        let Fields { path, mut call } = self;
-        let grpc_route = |path: &Value| if call.is_grpc { http::grpc_route(&path.bytes) } else { None };
-        call.route =
+        let Fields { method, path, is_grpc, status, grpc_status } = self;
+        let grpc_route = |path: &Value<Box<[u8]>>| if is_grpc { http::grpc_route(&path.bytes) } else { None };
+        let route =
             path.map(|path| grpc_route(&path).unwrap_or_else(|| http::route(&path.bytes, path.is_whole)).into());
-        call
+        Call { method, route, is_grpc, status, grpc_status }
     }
 }
 

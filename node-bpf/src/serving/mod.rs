@@ -56,15 +56,17 @@ pub use calls::{RequestError, RequestSpec};
 pub use config::{Served, ServingConfig, ServingStatus};
 pub use spec::{ServeError, ServeRule};
 
-/// Time between two reads of the ring.
+/// Time between two reads of the rings; and where the last one found a sixteenth of a ring or more, which
+/// would fill within the other.
 const READ_EVERY: Duration = Duration::from_millis(200);
+const READ_SOON: Duration = Duration::from_millis(10);
 /// Time between two looks for servers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// An answer is over when nothing was sent for so long: its connection may stay open for hours.
 const QUIET_NS: u64 = 3_000_000_000;
 /// A Unix socket is let go after so long without a byte.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
-/// Likewise one of HTTP/2: clients keep these open, and go on after hours.
+/// Likewise one of HTTP/2 while there is room: clients keep these open, and go on after hours.
 const FORGOTTEN_HTTP2_NS: u64 = 86_400_000_000_000;
 /// Requests that were found quiet, and may come again with the next of their connection.
 const MOST_QUIET: usize = 65_536;
@@ -137,13 +139,17 @@ impl Serving {
                     recorder.look();
                     look_at = now + LOOK_EVERY;
                 }
-                recorder.read();
+                let is_busy = recorder.read();
                 recorder.attach();
                 if now >= second_at {
                     recorder.second(false);
                     second_at = now + Duration::from_secs(1);
                 }
-                let wait = if recorder.programs.is_some() { READ_EVERY } else { LOOK_EVERY };
+                let wait = match recorder.programs {
+                    Some(_) if is_busy => READ_SOON,
+                    Some(_) => READ_EVERY,
+                    None => LOOK_EVERY,
+                };
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     recorder.read();
                     return recorder.second(true);
@@ -174,8 +180,9 @@ impl Drop for Serving {
 struct Server {
     service: Arc<str>,
     tenant: Arc<str>,
-    /// Protocols of connections that are not looked into, and were reported.
-    opaque: HashSet<Protocol>,
+    /// Connections that are not looked into and were reported: what they speak, and whether it was
+    /// followed before.
+    opaque: HashSet<(Protocol, bool)>,
 }
 
 struct Recorder {
@@ -290,26 +297,38 @@ impl Recorder {
         self.calls.take_problems().into_iter().for_each(|problem| self.problem(problem));
     }
 
-    /// Takes what is in the rings.
-    fn read(&mut self) {
-        let Some(mut programs) = self.programs.take() else { return };
-        programs.ring.consume(|bytes| match (wire::parse(bytes), wire::called(bytes)) {
-            (Some(raw), _) => self.take(raw),
-            (None, Some((raw, within))) => {
-                self.request(&raw);
-                if raw.first_ns.is_none() {
-                    self.lose(WITHIN_LOST, within.into());
+    /// Takes what is in the rings. True where there was much.
+    fn read(&mut self) -> bool {
+        let Some(mut programs) = self.programs.take() else { return false };
+        let (mut bytes_read, mut http2_bytes_read) = (0, 0);
+        let is_all = programs.ring.consume(|bytes| {
+            bytes_read += bytes.len();
+            match (wire::parse(bytes), wire::called(bytes)) {
+                (Some(raw), _) => self.take(raw),
+                (None, Some((raw, within))) => {
+                    self.request(&raw);
+                    if raw.first_ns.is_none() {
+                        self.lose(WITHIN_LOST, within.into());
+                    }
                 }
+                (None, None) => self.lose("parse", 1),
             }
-            (None, None) => self.lose("parse", 1),
         });
-        programs.http2_ring.consume(|bytes| match (wire::parse(bytes), wire::piece(bytes)) {
-            (Some(raw), _) => self.take(raw),
-            (None, Some(piece)) => self.http2.take(&piece),
-            (None, None) => self.lose("parse", 1),
+        let is_all_of_http2 = programs.http2_ring.consume(|bytes| {
+            http2_bytes_read += bytes.len();
+            match (wire::parse(bytes), wire::piece(bytes)) {
+                (Some(raw), _) => self.take(raw),
+                (None, Some(piece)) => self.http2.take(&piece),
+                (None, None) => self.lose("parse", 1),
+            }
         });
+        if !is_all || !is_all_of_http2 {
+            self.positions_lost.miss();
+        }
         self.hand_on_chosen(&mut programs);
+        let is_busy = bytes_read >= programs.ring.bytes() / 16 || http2_bytes_read >= programs.http2_ring.bytes() / 16;
         self.programs = Some(programs);
+        is_busy
     }
 
     /// Hands on the requests that become rows, each with what it waited for.
@@ -330,6 +349,7 @@ impl Recorder {
         self.clock.refresh();
         self.deliver_quiet(last);
         self.end_streams(&HashSet::new());
+        self.positions_lost.turn();
         let unread = self.http2.unread();
         self.lose("headers of HTTP/2 that were not read: paths and statuses", unread);
         let now_ns = self.clock.now_unix_ns();
@@ -347,7 +367,11 @@ impl Recorder {
             self.quiet.retain(|connection, _| there.contains(connection));
         }
         let silent_ns = |raw: &RawRequest| now_ns.saturating_sub(raw.last_ns.max(raw.begin_ns));
-        let most_ns = |open: &Open| if open.state == State::Streams { FORGOTTEN_HTTP2_NS } else { FORGOTTEN_NS };
+        let is_crowded = open.len() > programs.most_connections() / 4;
+        let most_ns = |open: &Open| match open.state {
+            State::Streams if !is_crowded => FORGOTTEN_HTTP2_NS,
+            _ => FORGOTTEN_NS,
+        };
         let old = |open: &&Open| open.request.port.is_none() && silent_ns(&open.request) >= most_ns(open);
         for open in open.iter().filter(old) {
             if open.state == State::Streams {
@@ -355,6 +379,7 @@ impl Recorder {
             }
             programs.forget(open.request.connection);
         }
+        programs.tidy();
         for Open { request: raw, state } in open {
             let delivered = self.quiet.get(&raw.connection).is_some_and(|(number, _)| *number == raw.number);
             let is_over = match state {
@@ -453,7 +478,7 @@ impl Recorder {
             Protocol::Tls => "TLS: what it carries is not seen",
             _ => return, // of a server that was not named: it may be anything
         };
-        if server.opaque.insert(raw.protocol) {
+        if server.opaque.insert((raw.protocol, raw.position_lost)) {
             let service = Arc::clone(&server.service);
             self.problem(format!("connections of {service} speak {what}; their requests are not recorded"));
         }

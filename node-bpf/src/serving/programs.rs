@@ -22,6 +22,8 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 /// The tracepoints at sockets, which kernels have from Linux 6.3 on.
 const TRACEPOINTS: [&str; 2] = ["btf_trace_sock_recv_length", "btf_trace_sock_send_length"];
 
+/// Looks at connections between two at what closed ones may have left.
+const TIDIED_EVERY: u32 = 60;
 /// `RM_REQUEST_LOSSES`.
 const LOSSES: usize = 5;
 
@@ -50,6 +52,7 @@ pub(super) struct Programs {
     pub(super) switches: Switches,
     /// The servers, and since when each is followed.
     followed: HashMap<u32, (Listens, u64)>,
+    tidied: u32,
 }
 
 /// What the programs could not hand over since the last look.
@@ -134,6 +137,7 @@ impl Programs {
             http2_ring,
             switches,
             followed: HashMap::new(),
+            tidied: 0,
         })
     }
 
@@ -151,6 +155,11 @@ impl Programs {
         let _ = self.threads_of.update(&pid.to_ne_bytes(), &wire::followed(pid), MapFlags::NO_EXIST);
         self.followed.insert(pid, (listens.clone(), since_ns));
         true
+    }
+
+    /// Since when a process is followed, by the kernel's clock.
+    pub(super) fn followed_since(&self, pid: u32) -> Option<u64> {
+        self.followed.get(&pid).map(|(_, since_ns)| *since_ns)
     }
 
     /// Whether the programs follow a process.
@@ -185,6 +194,11 @@ impl Programs {
         entries.collect()
     }
 
+    /// How many connections there is room for.
+    pub(super) fn most_connections(&self) -> usize {
+        self.connections.max_entries() as usize
+    }
+
     /// Lets go of a connection. (If it goes on, it is seen as a new one.)
     pub(super) fn forget(&mut self, connection: u64) {
         let key = connection.to_ne_bytes();
@@ -193,6 +207,19 @@ impl Programs {
         // gone already is as good
         if let (Ok(()), Some(user)) = (self.connections.delete(&key), user) {
             self.users.connection_left(user);
+        }
+    }
+
+    /// Lets go now and then of frames whose connection has none any more: it closed at the moment at which
+    /// they began.
+    pub(super) fn tidy(&mut self) {
+        self.tidied += 1;
+        if !self.tidied.is_multiple_of(TIDIED_EVERY) {
+            return;
+        }
+        let left = |key: &Vec<u8>| self.connections.lookup(key, MapFlags::ANY).is_ok_and(|found| found.is_none());
+        for key in self.http2.keys().filter(left).collect::<Vec<_>>() {
+            let _ = self.http2.delete(&key); // gone already is as good
         }
     }
 

@@ -8,12 +8,13 @@ use crate::procfs;
 
 /// Connections whose position in the frames was lost, as the ring says: how their streams end is not
 /// known. Their streams are found to be left at the next round at the latest, so they are kept for
-/// two.
+/// two. A round takes a second.
 #[derive(Debug, Default)]
 pub(super) struct LostPositions {
     now: HashSet<u64>,
     before: HashSet<u64>,
-    /// Of the round before some may be missing.
+    /// Of this round, and of the one before, some may be missing.
+    missed: bool,
     missed_before: bool,
 }
 
@@ -22,16 +23,20 @@ impl LostPositions {
         self.now.insert(connection);
     }
 
-    /// Whether a connection whose streams are left was followed to its end. `missed`: of this round some
-    /// may be missing.
-    fn followed_to_its_end(&self, connection: u64, missed: bool) -> bool {
-        !missed && !self.missed_before && !self.now.contains(&connection) && !self.before.contains(&connection)
+    /// Some may be missing: the ring was full, or was not read to its end.
+    pub(super) fn miss(&mut self) {
+        self.missed = true;
+    }
+
+    /// Whether a connection whose streams are left was followed to its end.
+    fn followed_to_its_end(&self, connection: u64) -> bool {
+        !self.missed && !self.missed_before && !self.now.contains(&connection) && !self.before.contains(&connection)
     }
 
     /// The next round begins.
-    fn turn(&mut self, missed: bool) {
+    pub(super) fn turn(&mut self) {
         self.before = std::mem::take(&mut self.now);
-        self.missed_before = missed;
+        self.missed_before = std::mem::take(&mut self.missed);
     }
 }
 
@@ -47,15 +52,17 @@ impl Recorder {
         let Some(programs) = &mut self.programs else { return };
         let lost = programs.lost();
         let streams: Vec<_> = left.iter().filter_map(|key| programs.take_stream(key)).collect();
-        let mut unknown = 0;
-        for raw in streams {
-            if self.positions_lost.followed_to_its_end(raw.connection, lost.ring > 0) {
-                self.request(&raw);
-            } else {
-                unknown += 1;
-            }
+        if lost.ring > 0 {
+            self.positions_lost.miss();
         }
-        self.positions_lost.turn(lost.ring > 0);
+        // Of what it did before it was followed anew, nothing is known: it may have answered.
+        let known: Vec<_> = streams
+            .iter()
+            .filter(|raw| programs.followed_since(raw.pid).is_none_or(|since_ns| since_ns <= raw.begin_ns))
+            .filter(|raw| self.positions_lost.followed_to_its_end(raw.connection))
+            .collect();
+        let unknown = (streams.len() - known.len()) as u64;
+        known.into_iter().for_each(|raw| self.request(raw));
         gone.into_iter().for_each(|connection| self.http2.forget(connection));
         self.lose("ringbuf", lost.ring + lost.http2_ring);
         self.lose("map_full", lost.map);
@@ -111,22 +118,23 @@ mod tests {
     #[test]
     fn a_position_that_is_lost_in_the_midst_of_a_round_counts_for_the_next() {
         let mut lost = LostPositions::default();
-        assert!(lost.followed_to_its_end(7, false));
+        assert!(lost.followed_to_its_end(7));
         lost.add(7);
-        assert!(!lost.followed_to_its_end(7, false) && lost.followed_to_its_end(8, false));
-        lost.turn(false);
-        assert!(!lost.followed_to_its_end(7, false), "its streams were not found to be left yet");
-        lost.turn(false);
-        assert!(lost.followed_to_its_end(7, false));
+        assert!(!lost.followed_to_its_end(7) && lost.followed_to_its_end(8));
+        lost.turn();
+        assert!(!lost.followed_to_its_end(7), "its streams were not found to be left yet");
+        lost.turn();
+        assert!(lost.followed_to_its_end(7));
     }
 
     #[test]
     fn where_the_ring_has_lost_something_nothing_is_said_of_ends_in_this_round_and_the_next() {
         let mut lost = LostPositions::default();
-        assert!(!lost.followed_to_its_end(7, true));
-        lost.turn(true);
-        assert!(!lost.followed_to_its_end(7, false));
-        lost.turn(false);
-        assert!(lost.followed_to_its_end(7, false));
+        lost.miss();
+        assert!(!lost.followed_to_its_end(7));
+        lost.turn();
+        assert!(!lost.followed_to_its_end(7));
+        lost.turn();
+        assert!(lost.followed_to_its_end(7));
     }
 }

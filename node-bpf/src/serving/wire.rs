@@ -6,7 +6,7 @@ use crate::bytes::Reader;
 
 /// `struct rm_request`, and `struct rm_connection`, which begins with one.
 pub(super) const REQUEST_BYTES: usize = 288;
-pub(super) const CONNECTION_BYTES: usize = 296;
+pub(super) const CONNECTION_BYTES: usize = 304;
 /// Where the state lies in a connection, and behind it the user that it is counted to.
 const STATE_AT: usize = REQUEST_BYTES;
 /// `RM_SERVER_PORTS`.
@@ -18,7 +18,7 @@ const SERVER_UNIX: u32 = 2;
 const SERVER_ALL_PORTS: u32 = 4;
 
 /// `struct rm_piece`, up to its bytes.
-const PIECE_HEAD_BYTES: usize = 32;
+const PIECE_HEAD_BYTES: usize = 36;
 
 /// `struct rm_called`, and `struct rm_caller`.
 const CALLED_BYTES: usize = 64;
@@ -185,6 +185,8 @@ pub(super) struct Piece<'a> {
     pub(super) is_sent: bool,
     /// False where the kernel had no room for the request that the block begins: its end is not told.
     pub(super) is_request: bool,
+    /// To whom the connection is counted.
+    pub(super) user: u32,
     pub(super) data: &'a [u8],
 }
 
@@ -195,10 +197,10 @@ pub(super) fn piece(bytes: &[u8]) -> Option<Piece<'_>> {
     }
     let mut r = Reader::new(bytes);
     let (connection, number, stream, frame_bytes, at) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let ([kind, flags, sent, no_room], length) = (r.array()?, r.u32()?);
+    let ([kind, flags, sent, no_room], user, length) = (r.array()?, r.u32()?, r.u32()?);
     let data = bytes.get(PIECE_HEAD_BYTES..)?.get(..length as usize)?;
     let (is_sent, is_request) = (sent != 0, no_room == 0);
-    Some(Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent, is_request, data })
+    Some(Piece { connection, number, stream, frame_bytes, at, kind, flags, is_sent, is_request, user, data })
 }
 
 /// The key of a stream (`struct rm_stream`): its connection, and its number there.
@@ -405,7 +407,8 @@ pub(super) mod tests {
     #[test]
     fn a_piece_of_headers_is_read_field_by_field() {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
-        let bytes = [&7_u64.to_ne_bytes()[..], &words(&[3, 5, 20, 17]), &[9, 4, 1, 0], &words(&[3]), b"abc"].concat();
+        let bytes =
+            [&7_u64.to_ne_bytes()[..], &words(&[3, 5, 20, 17]), &[9, 4, 1, 0], &words(&[1_000, 3]), b"abc"].concat();
         let expected = Piece {
             connection: 7,
             number: 3,
@@ -416,16 +419,17 @@ pub(super) mod tests {
             flags: 4,
             is_sent: true,
             is_request: true,
+            user: 1_000,
             data: b"abc",
         };
         assert_eq!((piece(&bytes), parse(&bytes)), (Some(expected), None));
-        assert_eq!((piece(&bytes[..34]), piece(&bytes[..20])), (None, None));
+        assert_eq!((piece(&bytes[..38]), piece(&bytes[..20])), (None, None));
         assert_eq!(stream_key(&[&7_u64.to_ne_bytes()[..], &words(&[5, 0])].concat()), Some((7, 5)));
     }
 
     #[test]
     fn an_entry_is_a_request_with_a_state() {
-        let entry = |state: u32| [record(b"x", 0, 2), [state, 0].map(u32::to_ne_bytes).concat()].concat();
+        let entry = |state: u32| [record(b"x", 0, 2), [state, 0, 0, 0].map(u32::to_ne_bytes).concat()].concat();
         let states: Vec<State> = (0..5).filter_map(|state| Some(open(&entry(state))?.state)).collect();
         assert_eq!(states, [State::Other, State::Reading, State::Answering, State::Other, State::Streams]);
         assert_eq!(open(&record(b"x", 0, 2)), None);

@@ -72,6 +72,23 @@ connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 3, 0x88]))
 connection.recv(1)
 "#;
 
+/// Reads a request, and has a process answer it that does not listen and so is not followed.
+const FORKER: &str = r#"
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+connection.recv(4096)
+if os.fork() == 0:
+    listener.close()
+    connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]))
+    os._exit(0)
+os.wait()
+connection.close()
+listener.accept()
+"#;
+
 /// Says again what it is told, once.
 const ECHO: &str = r#"
 import socket
@@ -145,21 +162,18 @@ fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
     assert_eq!(lost, 0);
 }
 
-#[test]
-fn a_connection_that_was_open_before_is_left_out_and_said_so() {
-    if !can_capture() {
-        return;
-    }
+/// A connection is open when recording starts, on which these bytes were said after the preface; then come
+/// others, of which nothing may be recorded, and the next connection's are.
+fn open_before(said: &[u8], then: &[u8]) {
     let cgroup = Cgroup::new();
     let server = serve_script(&cgroup, SERVER, &[]);
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    connection.write_all(&preface()).unwrap();
-    let mut answer = [0; 9];
-    connection.read_exact(&mut answer).unwrap();
+    connection.write_all(&[&preface(), said].concat()).unwrap();
+    connection.read_exact(&mut [0; 9]).unwrap();
+    wait_for("the server to have read it", || in_receive_queues(server.port) == 0);
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
-    // As frames begin, in the first receive that is seen.
-    connection.write_all(&get(1, "/before")).unwrap();
+    connection.write_all(then).unwrap();
     let status = || recorder.serving.as_ref().unwrap().status();
     wait_for("that it is said", || status().problems.iter().any(|text| text.contains("open before")));
     drop(connection);
@@ -168,6 +182,56 @@ fn a_connection_that_was_open_before_is_left_out_and_said_so() {
     wait_for("the next connection's", || !recorder.rows().is_empty());
     let (rows, ..) = recorder.stop();
     assert_eq!(rows.iter().filter_map(|row| row.of.route.as_deref()).collect::<Vec<_>>(), ["/after"]);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+}
+
+/// Bytes that connections at a port have not been read yet.
+fn in_receive_queues(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_its = fields.get(1).is_some_and(|at| at.ends_with(&format!(":{port:04X}")));
+        let is_open = fields.get(3) == Some(&"01");
+        let waiting = fields.get(4).and_then(|queues| u64::from_str_radix(queues.split_once(':')?.1, 16).ok());
+        waiting.filter(|_| is_its && is_open)
+    };
+    table.lines().filter_map(of).sum()
+}
+
+#[test]
+fn a_connection_that_was_open_before_is_left_out_and_said_so() {
+    if can_capture() {
+        // As frames begin, in the first receive that is seen.
+        open_before(&[], &get(1, "/before"));
+    }
+}
+
+#[test]
+fn a_connection_that_was_open_before_is_told_by_its_answer_in_the_midst_of_a_frame() {
+    if can_capture() {
+        let data = frame(0, 0, 1, &[b'x'; 100]);
+        open_before(&data[..20], &[&data[20..], &get(7, "/before")].concat());
+    }
+}
+
+#[test]
+fn what_another_process_may_have_answered_is_lost_and_not_unanswered() {
+    if !can_capture() {
+        return;
+    }
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, FORKER, &[]);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    connection.write_all(&[preface(), get(1, "/elsewhere")].concat()).unwrap();
+    connection.read_exact(&mut [0; 9 + 10]).unwrap();
+    drop(connection);
+    let lost = |reason: &str| recorder.losses().iter().any(|loss| loss.reason.contains(reason));
+    wait_for("both to be counted", || lost("cannot be followed any more") && lost("could not be followed"));
+    let (rows, sums, lost) = recorder.stop();
+    assert!(rows.is_empty() && sums.is_empty(), "{rows:?}");
+    assert_eq!(lost, 2, "a connection, and a request");
 }
 
 #[test]
@@ -309,8 +373,8 @@ fn what_only_resembles_a_frame_is_a_request_of_another_protocol() {
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    // DATA with a flag that only HEADERS have.
-    connection.write_all(&frame(0, 0x24, 1, b"hello")).unwrap();
+    // But its first byte was seen, and it began with no preface.
+    connection.write_all(&frame(0, 1, 1, b"hello")).unwrap();
     connection.read_exact(&mut [0; 14]).unwrap();
     drop(connection);
     wait_for("the request", || !recorder.rows().is_empty());

@@ -145,8 +145,10 @@ struct Watch {
     /// Members that claimed a newer list and had none that counts: until when they are not asked
     /// again, and how long that was.
     refused: HashMap<String, (Instant, Duration)>,
-    /// When the certificate stopped being of the CA that issues.
+    /// When the certificate stopped being of the CA that issues, and of which identity that was found:
+    /// two signatures are checked for it.
     outdated: Option<Instant>,
+    judged: Option<Arc<Identity>>,
     renew_at: SystemTime,
     next_try: Instant,
     warned: Option<Instant>,
@@ -165,6 +167,7 @@ pub(super) async fn keep(shared: Arc<Shared>, keeper: Arc<Keeper>, stop: Cancell
         asked: HashSet::new(),
         refused: HashMap::new(),
         outdated: None,
+        judged: None,
         renew_at: renew_at(&keeper.identity()),
         next_try: Instant::now(),
         warned: None,
@@ -264,10 +267,10 @@ impl Watch {
     async fn certificate(&mut self, shared: &Shared, keeper: &Keeper) {
         let identity = keeper.identity();
         let hurry = identity.not_after().duration_since(SystemTime::now()).unwrap_or(Duration::ZERO) / 30;
-        if identity.is_of_first_authority() {
-            self.outdated = None;
-        } else {
-            self.outdated.get_or_insert_with(Instant::now);
+        if !self.judged.as_ref().is_some_and(|judged| Arc::ptr_eq(judged, &identity)) {
+            let since = self.outdated.unwrap_or_else(Instant::now);
+            self.outdated = (!identity.is_of_first_authority()).then_some(since);
+            self.judged = Some(Arc::clone(&identity));
         }
         let new_ca = self.outdated.is_some_and(|since| since.elapsed() >= NEW_CA_KNOWN.min(hurry));
         if (SystemTime::now() < self.renew_at && !new_ca) || Instant::now() < self.next_try || identity.is_revoked() {

@@ -163,11 +163,10 @@ pub enum ExplainWhat {
 
 /// The time that a verdict is asked for, by the asked agent's clock. One that lasts to now has the calls
 /// that ranks are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskedSpan {
     /// What stands now, by the standing verdict where there can be one; of files, the time before
     /// their last call.
-    #[default]
     Now,
     /// So long up to now; of files, before their last call and up to their end.
     Last {

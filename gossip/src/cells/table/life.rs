@@ -26,10 +26,10 @@ impl Table {
             cell.believed = cell.rolls.iter().map(|roll| roll.id).collect();
             // Beats are the delegates' alone: what is not silent gets its time anew, and it is not known
             // who was heard without a gap.
-            for kept in cell.reports.iter_mut().filter(|_| !cell.silent) {
-                kept.moved = now;
+            if !cell.silent {
+                cell.reports.iter_mut().for_each(|kept| kept.moved = now);
                 if role == Role::Delegate {
-                    kept.steady = Steady::since(now);
+                    cell.shake(now);
                 }
             }
         }

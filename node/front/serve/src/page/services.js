@@ -87,16 +87,18 @@ export class Services {
     this.slowest(of.slowest);
   }
 
-  slowest({ from_ns, rows, excess, shared, cannot_be_told, examples }) {
+  slowest({ from_ns, rows, excess, shared, cannot_be_told, causes, causes_left_out, examples }) {
     const grown = excess && excess.grown;
     const averages = excess ? `The slowest 1 % (from ${duration(from_ns)} on; ${rows} looked into) take ${duration(excess.slow_ns)} on average, ordinary ones ${duration(excess.ordinary_ns)}.` : "";
     const shares = shared.map((one) => `${percent(one.share)} of them are of ${one.what} ${one.of} (${percent(one.ordinary_share)} of the ordinary ones).`);
     $("slowest-words").textContent = [excess && !grown ? "Nothing has grown." : "", averages, ...shares, ...cannot_be_told.map((why) => `Cannot be told: ${why}.`)].filter(Boolean).join(" ");
-    $("slowest-parts").replaceChildren();
-    $("slowest-examples").replaceChildren();
+    for (const id of ["slowest-parts", "slowest-causes", "slowest-examples"]) $(id).replaceChildren();
     if (!grown) return;
     const parts = excess.parts.filter((more) => more.share >= LEAST);
     table($("slowest-parts"), ["share", "a request", "what they have more of"], parts.map((more) => [percent(more.share), duration(more.more_ns), more.text]), { caption: "Of what they take longer" });
+    const leftOut = causes_left_out ? `; ${causes_left_out} more are left out` : "";
+    table($("slowest-causes"), ["share", "requests", "p50", "p99", "what delays each most"], causes.map((of) => [percent(of.share), of.count, time(of.p50_ns), time(of.p99_ns), of.text, of]),
+      { caption: `Requests by their cause${leftOut}; click one for its slowest`, pick: (row) => $("slowest-examples").replaceChildren(example(row[5].example)) });
     $("slowest-examples").replaceChildren(...examples.map(example));
   }
 }
