@@ -299,7 +299,6 @@ impl<'a> View<'a> {
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
         input.coverage = self.coverage(window, &digests);
-        input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         for (node, page, digests) in &digests {
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
             if let Some(last) = digests.last() {
@@ -316,6 +315,11 @@ impl<'a> View<'a> {
         let times =
             digests.iter().flat_map(|(_, page, _)| page.times(window - LONG_LOOKBACK + 1..=window, self.reference));
         input.times = times.filter(|time| !gone.contains(&(&*time.node, time.pid))).cloned().collect();
+        // Who waits for nobody does not hang, however far it got.
+        let waits = !input.in_calls.is_empty() || !input.syncing.is_empty();
+        if waits || !gone.is_empty() || input.totals.is_empty() {
+            input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
+        }
         let ended = Ended::leave_out(&mut input, &gone);
         (input, ended)
     }
