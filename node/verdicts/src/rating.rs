@@ -204,9 +204,7 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, ratings: &mut
             ratings[r].z = figure.z_less(r, unsure, 0.0);
             ratings[r].flagged = ratings[r].share >= rules.effect
                 && ratings[r].excess_ns > unsure
-                && ratings[r]
-                    .z
-                    .map_or_else(|| times_all(&figure, r, unsure, rules.compute_ratio), |z| z > rules.z);
+                && ratings[r].z.map_or_else(|| times_all(&figure, r, unsure, rules.compute_ratio), |z| z > rules.z);
         }
     }
 }

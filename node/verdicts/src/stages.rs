@@ -91,11 +91,7 @@ struct Share {
     most: f64,
 }
 
-fn slowest_stage(
-    mut stages: Vec<Vec<ComputeShare>>,
-    elsewhere: &Elsewhere<'_>,
-    rules: &Rules,
-) -> Option<Verdict> {
+fn slowest_stage(mut stages: Vec<Vec<ComputeShare>>, elsewhere: &Elsewhere<'_>, rules: &Rules) -> Option<Verdict> {
     let median_of = |stage: &[ComputeShare], of: fn(&Share) -> f64| {
         median(stage.iter().map(|(_, share, _)| of(share))).unwrap_or(0.0)
     };
@@ -119,11 +115,8 @@ fn slowest_stage(
     }
     let usual = median(others.iter().map(|stage| middle(stage)))?;
     let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
-    let who = |p: &Process| RankRef {
-        rank: elsewhere.job_rank(&p.0, p.1).unwrap_or(-1),
-        node: p.0.to_string(),
-        pid: p.1,
-    };
+    let who =
+        |p: &Process| RankRef { rank: elsewhere.job_rank(&p.0, p.1).unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
     let mut ranks: Vec<RankRef> = slowest.iter().map(|(p, ..)| who(p)).collect();
     ranks.sort();
     let of_stage = |stage: &Vec<ComputeShare>| {

@@ -71,11 +71,13 @@ struct Tracks<'a> {
 }
 
 impl<'a> Tracks<'a> {
-    fn add(&mut self, node: &'a Arc<str>, pid: u32, lane: &'a Lane, base_us: i64) {
+    /// Adds a lane of one of so many digests.
+    fn add(&mut self, node: &'a Arc<str>, pid: u32, lane: &'a Lane, (base_us, digests): (i64, usize)) {
         let place = self.places.of((pid, lane.comm_hash, &lane.func));
         if place == self.all.len() {
             let meets = Coupling::of(&lane.func) == Coupling::All;
-            self.all.push(Track { node, pid, lane, nranks: None, calls: 0, meets, runs: Vec::new() });
+            let runs = Vec::with_capacity(if meets { digests } else { 0 });
+            self.all.push(Track { node, pid, lane, nranks: None, calls: 0, meets, runs });
         }
         let track = &mut self.all[place];
         track.calls = track.calls.saturating_add(lane.calls);
@@ -173,7 +175,7 @@ pub(super) fn figures(
             tracks.places.restart();
             for lane in &digest.lanes {
                 let Some(process) = digest.processes.get(lane.process) else { continue };
-                tracks.add(name, process.pid, lane, base_us);
+                tracks.add(name, process.pid, lane, (base_us, node.digests.len()));
             }
         }
         let mut totals: BTreeMap<u32, Vec<LaneTotal>> = BTreeMap::new();

@@ -32,13 +32,7 @@ pub(super) struct Case<'a, 'c> {
 }
 
 impl<'a, 'c> Case<'a, 'c> {
-    pub(super) fn of(
-        index: usize,
-        s: &'a Scored,
-        m: usize,
-        rules: &'a Rules,
-        elsewhere: &'a Elsewhere<'c>,
-    ) -> Self {
+    pub(super) fn of(index: usize, s: &'a Scored, m: usize, rules: &'a Rules, elsewhere: &'a Elsewhere<'c>) -> Self {
         let member = &s.comm.members[m];
         let places = elsewhere.places(&member.node, member.pid);
         let rank = elsewhere.job_rank(&member.node, member.pid).unwrap_or(member.rank);

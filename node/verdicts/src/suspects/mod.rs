@@ -141,13 +141,7 @@ impl<'a> Elsewhere<'a> {
 }
 
 /// Look for suspects in one communicator.
-pub(crate) fn suspects(
-    index: usize,
-    s: &Scored,
-    rules: &Rules,
-    elsewhere: &Elsewhere<'_>,
-    findings: &mut Findings,
-) {
+pub(crate) fn suspects(index: usize, s: &Scored, rules: &Rules, elsewhere: &Elsewhere<'_>, findings: &mut Findings) {
     for (m, _) in stand_out(s).into_iter().enumerate().filter(|(_, stands_out)| *stands_out) {
         let case = Case::of(index, s, m, rules, elsewhere);
         let late = case.by_lateness(findings);

@@ -216,8 +216,8 @@ impl<'a> View<'a> {
     fn met(&self, window: i64, lookback: i64, often: usize) -> bool {
         let windows = window - lookback + 1..=window;
         let received = |page: &'a Page| page.received_within(windows.clone(), self.reference);
-        let all = self.pages().flat_map(|(_, page)| received(page)).flat_map(|received| &received.largest);
-        let Some(largest) = all.map(|meets| meets.ranks).max() else { return false };
+        let all = self.pages().flat_map(|(_, page)| received(page)).filter_map(|received| received.most_ranks);
+        let Some(largest) = all.max() else { return false };
         self.pages().any(|(_, page)| {
             let mut meetings = Meetings::of(largest);
             received(page).any(|received| meetings.add(received) >= often)

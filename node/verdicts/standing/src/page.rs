@@ -33,8 +33,10 @@ pub(super) struct Received {
     lanes: usize,
     /// The longest mean duration of one of these, microseconds.
     pub(super) longest_us: u64,
-    /// The largest communicators in which all ranks meet, of those in it.
+    /// The largest communicators in which all ranks meet, of those in it,
     pub(super) largest: Vec<Meets>,
+    /// and their size.
+    pub(super) most_ranks: Option<i32>,
 }
 
 /// A communicator in a digest.
@@ -130,8 +132,10 @@ impl Page {
         (self.id, self.unread) = (reference_id(node), None);
         self.remember(node, &digest);
         let (blocks, longest_us, largest) = (digest.blocks(), digest.longest_us(), Meets::largest(&digest));
-        let lanes = digest.lanes.len();
-        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, lanes, longest_us, largest });
+        let (lanes, most_ranks) = (digest.lanes.len(), largest.first().map(|meets| meets.ranks));
+        let received = Received { digest, at_ns: now_ns, blocks, lanes, longest_us, largest, most_ranks };
+        self.received.insert(window, received);
+
         self.forget();
         true
     }
