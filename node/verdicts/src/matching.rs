@@ -36,6 +36,9 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     comms
 }
 
+/// A rank of a communicator: number, node, process.
+type Key<'a> = (i32, &'a Arc<str>, i64);
+
 /// The cells of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
@@ -69,7 +72,7 @@ impl Heap<'_> {
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
     // Who it is that each of the lanes is of; in order, the members.
-    let mut keys: Vec<((i32, &Arc<str>, i64), usize)> = Vec::with_capacity(heap.sampled.len() + heap.lanes.len());
+    let mut keys: Vec<(Key<'_>, usize)> = Vec::with_capacity(heap.sampled.len() + heap.lanes.len());
     keys.extend(heap.sampled.iter().enumerate().map(|(at, of)| ((of.rank, &of.node, of.pid), at)));
     for (totals, lane) in &heap.lanes {
         comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
