@@ -418,6 +418,13 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   return 0;
 }
 
+/* Whether this task sends: what its call has moved is told when the call ends. A reset that comes while the socket is locked is
+ * looked at by who has locked it. */
+static __always_inline bool is_sending(void) {
+  __u64 at = 0;
+  return server_of_this() && bytes_at((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), true, &at) != RM_BYTES_UNKNOWN;
+}
+
 /* A TCP connection is closed by us, or is gone. (Of Unix sockets user space finds the old ones, but for HTTP/2's whose client
  * closes.) */
 SEC("tp_btf/inet_sock_set_state")
@@ -428,7 +435,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
-  if (state == TCP_CLOSE && was_sent_unseen(connection, key, sk)) position_is_lost(connection);
+  if (state == TCP_CLOSE && !is_sending() && was_sent_unseen(connection, key, sk)) position_is_lost(connection);
   /* Of HTTP/2, answers may still be sent; user space finds the streams that are left (their connection has no entry). */
   if (connection->state != RM_STREAMS) connection->state = RM_IGNORED; /* what may still be read is no request */
   if (state == TCP_CLOSE) forgets(connection, key);

@@ -50,6 +50,7 @@ mod tests {
         let found = |name: Option<&str>| Found {
             pid: 7,
             name: name.map(str::to_owned),
+            ports: vec![],
             listens: wire::Listens { ports: vec![8000], ..wire::Listens::default() },
         };
         let mut process =

@@ -105,8 +105,9 @@ pub(super) struct RawRequest {
     pub(super) opaque: bool,
     /// Of these: an HTTP/2 connection that was looked into up to now.
     pub(super) position_lost: bool,
-    /// The server reset its stream, with an error.
-    pub(super) reset: bool,
+    /// Its answer did not come to its end: the server reset its stream with an error, or its connection
+    /// closed before that.
+    pub(super) broke_off: bool,
     pub(super) port: Option<u16>,
     /// The client's address; none of Unix sockets.
     pub(super) peer: Option<IpAddr>,
@@ -209,7 +210,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
         jiffies,
         opaque: flags & OPAQUE != 0,
         position_lost: flags & POSITION_LOST != 0,
-        reset: flags & RESET != 0,
+        broke_off: flags & RESET != 0,
         port: (port != 0).then_some(port),
         peer,
         protocol: match protocol {

@@ -158,7 +158,7 @@ fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
     let bytes: Vec<_> = rows.iter().map(|row| (row.bytes_in, row.bytes_out)).collect();
     assert_eq!(bytes, [(32, 1_028), (32, 10), (31, 0), (31, 23), (11, 1_028)]);
     let count = |of: fn(&super::RequestSum) -> u64| sums.iter().map(of).sum::<u64>();
-    assert_eq!((count(|s| s.count), count(|s| s.errors), count(|s| s.unanswered)), (5, 2, 1));
+    assert_eq!((count(|s| s.count), count(|s| s.errors), count(|s| s.unanswered)), (5, 3, 1));
     assert_eq!(lost, 0);
 }
 
