@@ -45,7 +45,8 @@ struct tcp_sock {
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 1024);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __uint(max_entries, 1024 + RM_MOST_CHILDREN);
   __type(key, __u32);
   __type(value, struct rm_server);
 } servers SEC(".maps");
@@ -233,11 +234,18 @@ static __always_inline void note_ticks(struct rm_request *request, struct sock *
   request->flags |= RM_REQUEST_TICKS;
 }
 
+/* Whose request it is. */
+static __always_inline void is_of_this(struct rm_request *request) {
+  struct rm_server *server = server_of_this();
+  request->pid = bpf_get_current_pid_tgid() >> 32;
+  request->server = server && server->of ? server->of : request->pid;
+}
+
 static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 here, __u32 bytes,
                                    __u64 now) {
   struct rm_request *request = &connection->request;
   __u64 thread = bpf_get_current_pid_tgid();
-  request->pid = thread >> 32;
+  is_of_this(request);
   request->read_tid = thread;
   request->sent_tid = 0;
   request->number++;
@@ -261,7 +269,7 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
 #include "http2.bpf.h"
 
 static __always_inline void is_not_looked_into(struct rm_connection *connection, __u64 now) {
-  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
+  is_of_this(&connection->request);
   connection->request.begin_ns = now;
   connection->request.flags = RM_REQUEST_OPAQUE;
   connection->state = RM_IGNORED;
@@ -442,11 +450,48 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   return 0;
 }
 
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(server_forks, struct task_struct *parent, struct task_struct *child) {
+  __u32 of = parent->tgid, pid = child->tgid;
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &of);
+  if (!server || child->pid != pid) return 0;
+  struct rm_server made = *server;
+  if (!made.of) made.of = of;
+  if (!user_takes(made.user, RM_ROOM_CHILD)) {
+    lost(RM_REQUEST_LOST_MAP);
+    return 0;
+  }
+  if (bpf_map_update_elem(&servers, &pid, &made, BPF_NOEXIST)) {
+    user_gives(made.user, RM_ROOM_CHILD);
+    lost(RM_REQUEST_LOST_MAP);
+    return 0;
+  }
+  struct rm_followed threads = {.server = pid};
+  bpf_map_update_elem(&followed, &pid, &threads, BPF_NOEXIST);
+  return 0;
+}
+
+static __always_inline void forgets_server(__u32 pid) {
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &pid);
+  if (!server) return;
+  __u32 user = server->user, of = server->of;
+  if (!bpf_map_delete_elem(&servers, &pid) && of) user_gives(user, RM_ROOM_CHILD);
+}
+
+/* Of what user space has found it sees the end itself, after it has read the ring. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(server_ends, struct task_struct *task) {
+  __u32 pid = task->tgid;
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &pid);
+  if (server && server->of && BPF_CORE_READ(task, signal, live.counter) <= 0) forgets_server(pid);
+  return 0;
+}
+
 /* Another program, perhaps another user's: user space looks at it anew. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(server_execs, struct task_struct *task, int former_tid) {
   __u32 pid = task->tgid, tid = former_tid;
-  bpf_map_delete_elem(&servers, &pid);
+  forgets_server(pid);
   unfollow(pid);
   bpf_map_delete_elem(&away, &tid); /* it has the process's number from here on */
   return 0;

@@ -37,7 +37,7 @@ use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::process::Processes;
-use crate::{loader, privileges};
+use crate::{loader, privileges, procfs};
 use files::Files;
 use find::{Finder, Found};
 use http2::Call;
@@ -146,6 +146,7 @@ impl Serving {
             programs: None,
             refused: false,
             servers: HashMap::new(),
+            children: HashSet::new(),
             processes: Processes::new(Files::new(|| {})),
             clock: Clock::measure(),
             sums: Sums::default(),
@@ -241,6 +242,8 @@ struct Recorder {
     /// The kernel has refused the programs: they are not tried again.
     refused: bool,
     servers: HashMap<u32, Server>,
+    /// Processes that servers have forked, and that have rows.
+    children: HashSet<u32>,
     processes: Processes,
     clock: Clock,
     sums: Sums,
@@ -320,6 +323,9 @@ impl Recorder {
             self.servers.insert(server.pid, Server { service, by_port, tenant, opaque: HashSet::new() });
         }
         self.forget_servers(&pids);
+        for pid in self.children.extract_if(|pid| !procfs::runs(*pid)) {
+            self.processes.forget(pid);
+        }
         let names: HashSet<Arc<str>> = self.servers.values().flat_map(Server::services).map(Arc::clone).collect();
         self.sums.keep_services(|name| names.contains(name));
         let of = |found: &Found| {
@@ -372,6 +378,10 @@ impl Recorder {
         }
         programs.switches.read();
         for (raw, mut seen) in std::mem::take(&mut self.chosen) {
+            if !self.servers.contains_key(&raw.pid) && self.children.insert(raw.pid) {
+                let child = self.processes.look(raw.pid); // it may have ended
+                child.into_iter().for_each(|(process, _)| (self.sink)(Record::Process(process.seen.clone())));
+            }
             let stretches = rows::told(&raw, &mut seen, &programs.switches, &mut self.names);
             (self.sink)(Record::Request(Box::new(seen)));
             stretches.into_iter().for_each(|row| (self.sink)(Record::RequestStretch(Box::new(row))));
@@ -448,7 +458,8 @@ impl Recorder {
 
     fn request(&mut self, raw: &RawRequest) {
         let queued_ns = self.tick.queued_ns(raw);
-        let Some(server) = self.servers.get_mut(&raw.pid) else {
+        let server = self.servers.get(&raw.pid).or_else(|| self.servers.get(&raw.server));
+        let Some(server) = server else {
             return self.lose("process_gone", 1);
         };
         let said = match raw.protocol {
@@ -509,7 +520,8 @@ impl Recorder {
             Protocol::Tls => self.left_out.tls += 1,
             _ => (),
         }
-        let Some(server) = self.servers.get_mut(&raw.pid) else { return };
+        let pid = if self.servers.contains_key(&raw.pid) { raw.pid } else { raw.server };
+        let Some(server) = self.servers.get_mut(&pid) else { return };
         let what = match raw.protocol {
             Protocol::Http2 if raw.position_lost => "HTTP/2 that cannot be followed from frame to frame",
             Protocol::Http2 => "HTTP/2 and were open before it was followed",

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::Reader;
 
 /// `struct rm_request`, and `struct rm_connection`, which begins with one.
-pub(super) const REQUEST_BYTES: usize = 288;
-pub(super) const CONNECTION_BYTES: usize = 304;
+pub(super) const REQUEST_BYTES: usize = 296;
+pub(super) const CONNECTION_BYTES: usize = 312;
 /// Where the state lies in a connection, and behind it the user that it is counted to.
 const STATE_AT: usize = REQUEST_BYTES;
 /// `RM_SERVER_PORTS`.
@@ -82,6 +82,8 @@ impl Listens {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RawRequest {
     pub(super) pid: u32,
+    /// The server that `pid` is, or that it was forked from.
+    pub(super) server: u32,
     pub(super) read_tid: u32,
     /// The threads that sent the first and the last bytes of the answer, and how often each had left
     /// a CPU then.
@@ -186,6 +188,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     let (peer, answer, head): ([u8; 16], [u8; 16], [u8; 128]) = (r.array()?, r.array()?, r.array()?);
     let head_bytes = r.u32()? as usize;
     let (first, last) = ((sent_tid, r.u32()?), (r.u32()?, r.u32()?));
+    let server = r.u32()?;
     let peer = match family {
         2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).into()),
         10 => Some(Ipv6Addr::from(peer).to_canonical()),
@@ -193,6 +196,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     };
     Some(RawRequest {
         pid,
+        server,
         read_tid,
         first,
         last,
@@ -258,6 +262,14 @@ pub(super) fn open(entry: &[u8]) -> Option<Open> {
     Some(Open { request: parse(entry)?, state })
 }
 
+/// Of an entry of `servers`: to whom it is counted, the server that it was forked from, and since when it is
+/// followed.
+pub(super) fn server(entry: &[u8]) -> Option<(u32, Option<u32>, u64)> {
+    let mut r = Reader::new(entry.get(24..)?);
+    let (user, of, since_ns) = (r.u32()?, r.u32()?, r.u64()?);
+    Some((user, Some(of).filter(|of| *of != 0), since_ns))
+}
+
 /// To whom a connection is counted.
 pub(super) fn user(entry: &[u8]) -> Option<u32> {
     Reader::new(entry.get(STATE_AT + 4..)?).u32()
@@ -279,14 +291,14 @@ pub(super) mod tests {
         let mut all = [0; 128];
         all[..head.len()].copy_from_slice(head);
         bytes.extend(all);
-        bytes.extend([head.len() as u32, 21, 10, 33].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([head.len() as u32, 21, 10, 33, 6, 0].iter().flat_map(|word| word.to_ne_bytes()));
         bytes
     }
 
     #[test]
     fn a_record_is_read_field_by_field() {
         let raw = parse(&record(b"GET / HTTP/1.1\r\n", HAVE_TICKS, 2)).unwrap();
-        assert_eq!((raw.pid, raw.read_tid, raw.number), (7, 8, 2));
+        assert_eq!((raw.pid, raw.server, raw.read_tid, raw.number), (7, 6, 8, 2));
         assert_eq!((raw.first, raw.last), ((9, 21), (10, 33)));
         assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.gap_ns), (1_000, Some(1_500), 3_000, 700));
         assert_eq!((raw.bytes_in, raw.bytes_out, raw.sends), (90, 4_000, 3));

@@ -72,18 +72,17 @@ connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 3, 0x88]))
 connection.recv(1)
 "#;
 
-/// Reads a request, and has a process answer it that does not listen and so is not followed.
-const FORKER: &str = r#"
+/// Reads a request, and has another program answer it, which is not followed.
+const HANDS_OVER: &str = r#"
 import os, socket
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 connection, _ = listener.accept()
 connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 connection.recv(4096)
+os.set_inheritable(connection.fileno(), True)
 if os.fork() == 0:
-    listener.close()
-    connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]))
-    os._exit(0)
+    os.execvp("sh", ["sh", "-c", r"printf '\0\0\1\1\5\0\0\0\1\210' >&%d" % connection.fileno()])
 os.wait()
 connection.close()
 listener.accept()
@@ -215,12 +214,12 @@ fn a_connection_that_was_open_before_is_told_by_its_answer_in_the_midst_of_a_fra
 }
 
 #[test]
-fn what_another_process_may_have_answered_is_lost_and_not_unanswered() {
+fn what_another_program_may_have_answered_is_lost_and_not_unanswered() {
     if !can_capture() {
         return;
     }
     let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, FORKER, &[]);
+    let server = serve_script(&cgroup, HANDS_OVER, &[]);
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
