@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use super::common::{Cgroup, can_capture, wait_for};
-use super::{Recorder, named, serve_script};
+use super::{Recorder, Server, named, serve_script};
 
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
@@ -107,6 +107,16 @@ fn preface() -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
+/// A server that is followed, and a connection to it.
+fn follow(script: &str, arguments: &[&str]) -> (Cgroup, Server, Recorder, TcpStream) {
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, script, arguments);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    (cgroup, server, recorder, connection)
+}
+
 /// GET of a path that is added to the table, in a HEADERS and a CONTINUATION.
 fn get(stream: u32, path: &str) -> Vec<u8> {
     let block = [&[0x82, 0x44, path.len() as u8], path.as_bytes()].concat();
@@ -119,11 +129,7 @@ fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     connection.set_nodelay(true).unwrap();
     let mut all = preface();
     (0..4)
@@ -218,11 +224,7 @@ fn what_another_program_may_have_answered_is_lost_and_not_unanswered() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, HANDS_OVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(HANDS_OVER, &[]);
     connection.write_all(&[preface(), get(1, "/elsewhere")].concat()).unwrap();
     connection.read_exact(&mut [0; 9 + 10]).unwrap();
     drop(connection);
@@ -238,11 +240,7 @@ fn what_are_no_frames_ends_the_connection_for_us_and_nothing_is_made_up() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     // A PING of seven bytes after a request without an answer; then one that would have one.
     let odd = [preface(), get(5, "/lost"), frame(6, 0, 0, &[0; 7]), get(9, "/after")].concat();
     connection.write_all(&odd).unwrap();
@@ -281,11 +279,7 @@ fn a_client_that_has_said_all_is_answered_and_its_end_is_no_byte_of_a_frame() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     connection.write_all(&[preface(), get(1, "/all")].concat()).unwrap();
     connection.shutdown(Shutdown::Write).unwrap();
     wait_for("the request", || !recorder.rows().is_empty());
@@ -327,11 +321,7 @@ fn a_server_that_dies_leaves_its_requests_unanswered_and_not_lost() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, server, recorder, mut connection) = follow(SERVER, &[]);
     connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
     wait_for("the answer", || recorder.rows().len() == 1);
     drop(server);
@@ -345,11 +335,7 @@ fn frames_of_headers_without_bytes_are_bounded() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     let mut all = [preface(), frame(HEADERS, END_STREAM, 1, &[0x82, 0x84])].concat();
     (0..2_000).for_each(|_| all.extend(frame(CONTINUATION, 0, 1, &[])));
     all.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
@@ -367,11 +353,7 @@ fn what_only_resembles_a_frame_is_a_request_of_another_protocol() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, ECHO, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(ECHO, &[]);
     // But its first byte was seen, and it began with no preface.
     connection.write_all(&frame(0, 1, 1, b"hello")).unwrap();
     connection.read_exact(&mut [0; 14]).unwrap();
