@@ -88,6 +88,19 @@ connection.close()
 listener.accept()
 "#;
 
+/// Answers a request when its client has gone: the reset comes within the send.
+const LATE: &str = r#"
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+while connection.recv(4096): pass
+connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]))
+connection.close()
+listener.accept()
+"#;
+
 /// Says again what it is told, once.
 const ECHO: &str = r#"
 import socket
@@ -181,6 +194,8 @@ fn open_before(said: &[u8], then: &[u8]) {
     connection.write_all(then).unwrap();
     let status = || recorder.serving.as_ref().unwrap().status();
     wait_for("that it is said", || status().problems.iter().any(|text| text.contains("open before")));
+    // And stays, also behind a restart.
+    wait_for("that it is counted", || recorder.losses().iter().any(|loss| loss.reason.contains("open before")));
     drop(connection);
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     connection.write_all(&[preface(), get(1, "/after")].concat()).unwrap();
@@ -217,6 +232,21 @@ fn a_connection_that_was_open_before_is_told_by_its_answer_in_the_midst_of_a_fra
         let data = frame(0, 0, 1, &[b'x'; 100]);
         open_before(&data[..20], &[&data[20..], &get(7, "/before")].concat());
     }
+}
+
+#[test]
+fn a_client_that_has_gone_before_its_answer_leaves_it_unanswered_and_nothing_is_lost() {
+    if !can_capture() {
+        return;
+    }
+    let (_cgroup, _server, recorder, mut connection) = follow(LATE, &[]);
+    connection.write_all(&[preface(), get(1, "/late")].concat()).unwrap();
+    connection.read_exact(&mut [0; 9]).unwrap();
+    drop(connection);
+    wait_for("the request", || !recorder.rows().is_empty());
+    let (rows, _, lost) = recorder.stop();
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.of.route.as_deref(), row.duration_ns, lost), (Some("/late"), None, 0));
 }
 
 #[test]
