@@ -64,11 +64,14 @@ fn counted(recorder: &Recorder) -> BTreeMap<String, u64> {
 }
 
 /// Asks so often, one after the other; each has to be counted, without a loss, by several processes.
-fn all_are_counted(how: &str) {
+fn all_are_counted(how: &str, processes: usize) {
     let cgroup = Cgroup::new();
     let server = serve_script(&cgroup, SERVER, &[how]);
     let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
     recorder.wait_for_server(server.pid);
+    // A worker that was forked between the look for processes and their being followed is found by the next.
+    let served = || recorder.serving.as_ref().unwrap().status().servers.len();
+    wait_for("its first processes to be found", || served() >= processes);
     (0..30).for_each(|_| ask(server.port));
     wait_for("all to be counted", || counted(&recorder).get("web") == Some(&30));
     let (rows, sums, lost) = recorder.stop();
@@ -82,14 +85,14 @@ fn all_are_counted(how: &str) {
 #[test]
 fn a_process_for_each_connection_is_its_servers() {
     if can_capture() {
-        all_are_counted("fork");
+        all_are_counted("fork", 1);
     }
 }
 
 #[test]
 fn workers_are_followed_from_their_first_request_on() {
     if can_capture() {
-        all_are_counted("workers");
+        all_are_counted("workers", 2);
     }
 }
 
