@@ -458,8 +458,7 @@ impl Recorder {
 
     fn request(&mut self, raw: &RawRequest) {
         let queued_ns = self.tick.queued_ns(raw);
-        let server = self.servers.get(&raw.pid).or_else(|| self.servers.get(&raw.server));
-        let Some(server) = server else {
+        let Some(server) = self.servers.get(&self.server_of(raw)) else {
             return self.lose("process_gone", 1);
         };
         let said = match raw.protocol {
@@ -512,6 +511,11 @@ impl Recorder {
         }
     }
 
+    /// The server whose request it is: the process, or that which has forked it.
+    fn server_of(&self, raw: &RawRequest) -> u32 {
+        if self.servers.contains_key(&raw.pid) { raw.pid } else { raw.server }
+    }
+
     /// A connection that is not looked into: said once for each server and protocol.
     fn opaque(&mut self, raw: &RawRequest) {
         match raw.protocol {
@@ -520,7 +524,7 @@ impl Recorder {
             Protocol::Tls => self.left_out.tls += 1,
             _ => (),
         }
-        let pid = if self.servers.contains_key(&raw.pid) { raw.pid } else { raw.server };
+        let pid = self.server_of(raw);
         let Some(server) = self.servers.get_mut(&pid) else { return };
         let what = match raw.protocol {
             Protocol::Http2 if raw.position_lost => "HTTP/2 that cannot be followed from frame to frame",

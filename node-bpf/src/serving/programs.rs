@@ -108,13 +108,11 @@ impl Programs {
     /// Follows a process, or follows it as it listens now. False where there is no room.
     pub(super) fn follow(&mut self, pid: u32, listens: &Listens) -> bool {
         // The programs let go of what begins another program: it is told again at each look.
-        let known = self.followed.get(&pid).filter(|_| self.is_followed(pid));
-        let is_told = known.is_some_and(|(told, _)| told == listens);
-        // A server's child has been followed since its parent has.
         let entry = self.servers.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         let entry = entry.and_then(|entry| wire::server(&entry));
-        let before_ns = known.map(|(_, since_ns)| *since_ns).or(entry.map(|(_, _, since_ns)| since_ns));
-        let since_ns = before_ns.unwrap_or_else(clock::kernel_now_ns);
+        let is_told = entry.is_some() && self.followed.get(&pid).is_some_and(|(told, _)| told == listens);
+        // A server's child has been followed since its parent has.
+        let since_ns = entry.map_or_else(clock::kernel_now_ns, |(_, _, since_ns)| since_ns);
         let server = Listens { user: self.users.counted_as(listens.user), ..listens.clone() };
         if !is_told && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(since_ns), MapFlags::ANY).is_err() {
             return false;
@@ -157,7 +155,9 @@ impl Programs {
             .keys()
             .filter(|key| {
                 let entry = self.threads_of.lookup(key, MapFlags::ANY).ok().flatten();
-                entry.and_then(|entry| wire::server_of(&entry)).is_some_and(|pid| !self.is_followed(pid))
+                entry
+                    .and_then(|entry| wire::server_of(&entry))
+                    .is_some_and(|pid| !self.followed.contains_key(&pid) && !self.is_followed(pid))
             })
             .collect();
         for key in of_none {
