@@ -62,6 +62,11 @@ impl Users {
         self.add(user, CONNECTION, -1);
     }
 
+    /// A process is no child any more that the programs had taken for one.
+    pub(crate) fn child_left(&mut self, user: u32) {
+        self.add(user, CHILD, -1);
+    }
+
     /// A stream was removed that the programs had made.
     pub(crate) fn stream_left(&mut self, user: u32) {
         self.add(user, STREAM, -1);

@@ -6,6 +6,8 @@ mod calls;
 mod common;
 #[path = "requests/http2.rs"]
 mod http2;
+#[path = "requests/processes.rs"]
+mod processes;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -320,7 +320,6 @@ static long walks_on(__u64 at, struct rm_walk *walk) {
  * that the state is another. */
 static __always_inline void position_is_lost(struct rm_connection *connection) {
   connection->request.flags = RM_REQUEST_OPAQUE | RM_REQUEST_POSITION_LOST;
-  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
   lost(RM_REQUEST_LOST_POSITION);
   emit(connection);
   barrier();
@@ -391,7 +390,7 @@ static __always_inline void http2_begins(const struct rm_server *server, struct 
   __u64 key = bpf_get_socket_cookie(sk);
   if (connection->state == RM_IGNORED) return; /* its position was lost at this moment */
   connection->request.protocol = RM_HTTP2;
-  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
+  is_of_this(&connection->request);
   connection->request.begin_ns = now;
   bpf_map_update_elem(&http2, &key, &new_http2, BPF_NOEXIST); /* where there is no room, it is missing in what follows */
   struct rm_http2 *made = bpf_map_lookup_elem(&http2, &key);

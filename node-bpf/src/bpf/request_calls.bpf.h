@@ -60,7 +60,7 @@ static __always_inline void call_ends(struct rm_caller *caller, struct rm_begun 
     out->number = call->number;
     out->switches = switches_of(bpf_get_current_task_btf());
     out->within = call->within;
-    out->pad = 0;
+    out->server = caller->server;
     bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
   }
   call->begin_ns = 0;
@@ -82,6 +82,7 @@ static __always_inline struct rm_caller *caller_of(struct rm_server *server, str
       known->connection = connection;
       known->number = 0;
       known->pid = task->tgid;
+      known->server = server->of ? server->of : task->tgid;
     }
     return known;
   }
@@ -99,6 +100,7 @@ static __always_inline struct rm_caller *caller_of(struct rm_server *server, str
   if (!known) return 0;
   known->connection = connection;
   known->pid = task->tgid;
+  known->server = server->of ? server->of : task->tgid;
   known->tid = tid;
   known->user = user;
   return known;

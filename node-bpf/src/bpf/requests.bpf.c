@@ -48,7 +48,8 @@ struct task_struct___probed { struct uprobe_task *utask; };
 
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
-  __uint(max_entries, 1024);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __uint(max_entries, 1024 + RM_MOST_CHILDREN);
   __type(key, __u32);
   __type(value, struct rm_server);
 } servers SEC(".maps");
@@ -236,11 +237,18 @@ static __always_inline void note_ticks(struct rm_request *request, struct sock *
   request->flags |= RM_REQUEST_TICKS;
 }
 
+/* Whose request it is. */
+static __always_inline void is_of_this(struct rm_request *request) {
+  struct rm_server *server = server_of_this();
+  request->pid = bpf_get_current_pid_tgid() >> 32;
+  request->server = server && server->of ? server->of : request->pid;
+}
+
 static __always_inline void begins(struct rm_connection *connection, struct sock *sk, __u64 buffer, __u32 here, __u32 bytes,
                                    __u64 now) {
   struct rm_request *request = &connection->request;
   __u64 thread = bpf_get_current_pid_tgid();
-  request->pid = thread >> 32;
+  is_of_this(request);
   request->read_tid = thread;
   request->sent_tid = 0;
   request->number++;
@@ -264,7 +272,7 @@ static __always_inline void begins(struct rm_connection *connection, struct sock
 #include "http2.bpf.h"
 
 static __always_inline void is_not_looked_into(struct rm_connection *connection, __u64 now) {
-  connection->request.pid = bpf_get_current_pid_tgid() >> 32;
+  is_of_this(&connection->request);
   connection->request.begin_ns = now;
   connection->request.flags = RM_REQUEST_OPAQUE;
   connection->state = RM_IGNORED;
@@ -421,6 +429,13 @@ int BPF_PROG(on_send, struct sock *sk, int sent) {
   return 0;
 }
 
+/* Whether this task sends: what its call has moved is told when the call ends. A reset that comes while the socket is locked is
+ * looked at by who has locked it. */
+static __always_inline bool is_sending(void) {
+  __u64 at = 0;
+  return server_of_this() && bytes_at((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), true, &at) != RM_BYTES_UNKNOWN;
+}
+
 /* A TCP connection is closed by us, or is gone. (Of Unix sockets user space finds the old ones, but for HTTP/2's whose client
  * closes.) */
 SEC("tp_btf/inet_sock_set_state")
@@ -431,7 +446,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
   struct rm_connection *connection = bpf_map_lookup_elem(&connections, &key);
   if (!connection) return 0;
   if (connection->state == RM_READING || connection->state == RM_ANSWERING) emit(connection);
-  if (state == TCP_CLOSE && was_sent_unseen(connection, key, sk)) position_is_lost(connection);
+  if (state == TCP_CLOSE && !is_sending() && was_sent_unseen(connection, key, sk)) position_is_lost(connection);
   /* Of HTTP/2, answers may still be sent; user space finds the streams that are left (their connection has no entry). */
   if (connection->state != RM_STREAMS) connection->state = RM_IGNORED; /* what may still be read is no request */
   if (state == TCP_CLOSE) forgets(connection, key);
@@ -440,11 +455,48 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int before, int state) {
 
 #include "request_calls.bpf.h"
 
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(server_forks, struct task_struct *parent, struct task_struct *child) {
+  __u32 of = parent->tgid, pid = child->tgid;
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &of);
+  if (!server || child->pid != pid) return 0;
+  struct rm_server made = *server;
+  if (!made.of) made.of = of;
+  if (!user_takes(made.user, RM_ROOM_CHILD)) {
+    lost(RM_REQUEST_LOST_MAP);
+    return 0;
+  }
+  if (bpf_map_update_elem(&servers, &pid, &made, BPF_NOEXIST)) {
+    user_gives(made.user, RM_ROOM_CHILD);
+    lost(RM_REQUEST_LOST_MAP);
+    return 0;
+  }
+  struct rm_followed threads = {.server = pid};
+  bpf_map_update_elem(&followed, &pid, &threads, BPF_NOEXIST);
+  return 0;
+}
+
+static __always_inline void forgets_server(__u32 pid) {
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &pid);
+  if (!server) return;
+  __u32 user = server->user, of = server->of;
+  if (!bpf_map_delete_elem(&servers, &pid) && of) user_gives(user, RM_ROOM_CHILD);
+}
+
+/* Of what user space has found it sees the end itself, after it has read the ring. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(server_ends, struct task_struct *task) {
+  __u32 pid = task->tgid;
+  struct rm_server *server = bpf_map_lookup_elem(&servers, &pid);
+  if (server && server->of && BPF_CORE_READ(task, signal, live.counter) <= 0) forgets_server(pid);
+  return 0;
+}
+
 /* Another program, perhaps another user's: user space looks at it anew. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(server_execs, struct task_struct *task, int former_tid) {
   __u32 pid = task->tgid, tid = former_tid;
-  bpf_map_delete_elem(&servers, &pid);
+  forgets_server(pid);
   unfollow(pid);
   bpf_map_delete_elem(&away, &tid); /* it has the process's number from here on */
   return 0;

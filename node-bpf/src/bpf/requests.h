@@ -10,13 +10,14 @@
 #define RM_SERVER_UNIX 2     /* it listens on a Unix socket */
 #define RM_SERVER_ALL_PORTS 4
 
-/* The value of `servers`, key: process id. Written by user space, removed here when the process begins another program. */
+/* The value of `servers`, key: process id. Written by user space, removed here when the process begins another program. What such
+ * a process forks goes on serving (workers, a process for each connection): it has an entry from its first instruction on. */
 struct rm_server {
   unsigned int flags;
   unsigned int count;
   unsigned short ports[RM_SERVER_PORTS];
   unsigned int user; /* to whom its connections are counted */
-  unsigned int pad;
+  unsigned int of;   /* the server that it was forked from, or whose child was; 0: user space has found it */
   unsigned long long since_ns; /* CLOCK_MONOTONIC: what it does is seen from then on, without a gap */
 };
 
@@ -59,6 +60,8 @@ struct rm_request {
   unsigned int first_switches; /* how often `sent_tid` had left its CPU by then, as the kernel counts */
   unsigned int last_tid;       /* thread that sent the last bytes, and the same of it */
   unsigned int last_switches;
+  unsigned int server;         /* `pid`, or the server that it is a child of */
+  unsigned int pad;
 };
 
 enum rm_connection_state { RM_IDLE = 0, RM_READING = 1, RM_ANSWERING = 2, RM_IGNORED = 3, RM_STREAMS = 4 /* HTTP/2 */ };
@@ -157,6 +160,8 @@ struct rm_caller {
   unsigned int pid, tid;
   unsigned int number;           /* of the last call */
   unsigned int user;             /* to whom it is counted */
+  unsigned int server;           /* `pid`, or the server that it is a child of */
+  unsigned int pad;
   struct rm_begun function, pair;
 };
 
@@ -169,7 +174,8 @@ struct rm_called {
   unsigned int pid, tid;
   unsigned int number;
   unsigned int switches;     /* how often the thread had left its CPU at its end */
-  unsigned int within, pad;
+  unsigned int within;
+  unsigned int server;       /* `pid`, or the server that it is a child of */
 };
 
 /* Places of `request_losses`. */
@@ -232,13 +238,13 @@ struct rm_stretch {
 };
 
 _Static_assert(sizeof(struct rm_server) == 40, "src/serving/wire.rs writes 40 bytes");
-_Static_assert(sizeof(struct rm_request) == 288, "src/serving/wire.rs reads 288 bytes");
-_Static_assert(sizeof(struct rm_connection) == 304, "src/serving/wire.rs reads 304 bytes");
+_Static_assert(sizeof(struct rm_request) == 296, "src/serving/wire.rs reads 296 bytes");
+_Static_assert(sizeof(struct rm_connection) == 312, "src/serving/wire.rs reads 312 bytes");
 _Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 bytes");
 _Static_assert(__builtin_offsetof(struct rm_piece, data) == 36 && sizeof(struct rm_piece) < sizeof(struct rm_request),
                "src/serving/wire.rs reads 36 bytes before the data, and tells the records by their lengths");
 _Static_assert(sizeof(struct rm_called) == 64, "src/serving/wire.rs reads 64 bytes");
-_Static_assert(sizeof(struct rm_caller) == 120, "src/serving/wire.rs reads 120 bytes");
+_Static_assert(sizeof(struct rm_caller) == 128, "src/serving/wire.rs reads 128 bytes");
 _Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");
 _Static_assert(sizeof(struct rm_stretch) == 112, "src/serving/path.rs reads 112 bytes");
 

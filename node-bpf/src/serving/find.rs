@@ -46,6 +46,8 @@ pub(super) struct Found {
     pub(super) pid: u32,
     /// The rule's name; none where the process was detected by its libraries.
     pub(super) name: Option<String>,
+    /// Those of the ports that rules name.
+    pub(super) ports: Vec<(u16, String)>,
     pub(super) listens: Listens,
     /// The files that it maps with functions whose calls are its requests.
     pub(super) called: Vec<FileKey>,
@@ -283,7 +285,7 @@ fn by_calls(pid: u32, may: Option<&May>, called: &[FileKey]) -> Option<Found> {
         Some(May::Named(name)) => Some(name.clone()),
         _ => None,
     };
-    Some(Found { pid, name, listens: Listens { user, ..Listens::default() }, called: vec![] })
+    Some(Found { pid, name, ports: vec![], listens: Listens { user, ..Listens::default() }, called: vec![] })
 }
 
 /// Leaves out the servers of users who have more than all users leave free; whether there are any.
@@ -298,21 +300,22 @@ fn found(pid: u32, may: &May, rules: &[ServeRule], mut listens: Listens) -> Opti
     if listens.ports.is_empty() && !listens.unix {
         return None;
     }
-    let by_port = rules.iter().find_map(|rule| match rule.by {
-        By::Port(port) if listens.ports.contains(&port) => Some((rule, port)),
-        _ => None,
-    });
-    let name = match (may, by_port) {
+    let of_port = |port: &u16| {
+        let rule = rules.iter().find(|rule| matches!(rule.by, By::Port(of) if of == *port))?;
+        Some((*port, rule.name.clone()))
+    };
+    let ports: Vec<(u16, String)> = listens.ports.iter().filter_map(of_port).collect();
+    let name = match (may, ports.first()) {
         (May::Named(name), _) => Some(name.clone()),
-        (_, Some((rule, port))) => {
-            (listens.ports, listens.unix) = (vec![port], false);
-            Some(rule.name.clone())
+        (_, Some((_, name))) => {
+            (listens.ports, listens.unix) = (ports.iter().map(|(port, _)| *port).collect(), false);
+            Some(name.clone())
         }
         (May::HasLibrary, None) => None,
         (May::ByPort, None) => return None,
     };
     listens.any_protocol = name.is_some();
-    Some(Found { pid, name, listens, called: vec![] })
+    Some(Found { pid, name, ports, listens, called: vec![] })
 }
 
 /// The listening sockets of a network namespace: inodes, with the port of TCP.
@@ -389,8 +392,13 @@ mod tests {
 
     #[test]
     fn one_users_servers_leave_room_for_others() {
-        let server =
-            |pid, user| Found { pid, name: None, listens: Listens { user, ..Listens::default() }, called: vec![] };
+        let server = |pid, user| Found {
+            pid,
+            name: None,
+            ports: vec![],
+            listens: Listens { user, ..Listens::default() },
+            called: vec![],
+        };
         let mut found: Vec<Found> = (1..=2_000).map(|pid| server(pid, 65_534)).collect();
         found.extend((3_000..3_100).map(|pid| server(pid, 1_000)));
         assert!(leave_room(&mut found, MOST_SERVERS));

@@ -26,7 +26,7 @@ mod switches;
 mod tick;
 mod wire;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -39,7 +39,7 @@ use crate::cgroup::Cgroup;
 use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::process::Processes;
-use crate::{loader, privileges};
+use crate::{loader, privileges, procfs};
 use calls::Calls;
 use files::Files;
 use find::{Finder, Found};
@@ -80,6 +80,10 @@ const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be fo
 const CALLS_LOST: &str = "calls of --request in processes that are not followed any more";
 /// Why calls are lost that were taken for a part of one that had been left.
 const WITHIN_LOST: &str = "calls of --request within one that did not return: if it was left, they are requests";
+/// Why requests are lost on connections that are left out from their first byte on.
+const TLS_LEFT_OUT: &str = "connections of TLS, which is not looked into: their requests";
+const OPEN_BEFORE_LEFT_OUT: &str =
+    "connections of HTTP/2 that were open before the server was followed: their requests";
 /// The probe under which losses are counted.
 const PROBE: &str = "requests";
 
@@ -118,6 +122,7 @@ impl Serving {
             refused: false,
             servers: HashMap::new(),
             processes: Processes::new(files),
+            children: HashSet::new(),
             clock: Clock::measure(),
             sums: Sums::default(),
             chosen: vec![],
@@ -125,6 +130,7 @@ impl Serving {
             quiet: HashMap::new(),
             http2: http2::Connections::default(),
             positions_lost: LostPositions::default(),
+            left_out: LeftOut::default(),
             tick: Tick::default(),
             status: Arc::clone(&status),
             sink,
@@ -178,11 +184,31 @@ impl Drop for Serving {
 
 /// What is known of a server.
 struct Server {
+    /// The service of what no rule names by its port.
     service: Arc<str>,
+    by_port: HashMap<u16, Arc<str>>,
     tenant: Arc<str>,
     /// Connections that are not looked into and were reported: what they speak, and whether it was
     /// followed before.
     opaque: HashSet<(Protocol, bool)>,
+}
+
+impl Server {
+    /// The service at a port; none: a Unix socket.
+    fn service_at(&self, port: Option<u16>) -> &Arc<str> {
+        port.and_then(|port| self.by_port.get(&port)).unwrap_or(&self.service)
+    }
+
+    fn services(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_port.values().chain(Some(&self.service))
+    }
+}
+
+/// Connections that are not looked into, since the last second: their requests are lost.
+#[derive(Debug, Default)]
+struct LeftOut {
+    tls: u64,
+    open_before: u64,
 }
 
 struct Recorder {
@@ -195,6 +221,8 @@ struct Recorder {
     /// The kernel has refused the programs: they are not tried again.
     refused: bool,
     servers: HashMap<u32, Server>,
+    /// Processes that servers have forked, and that have rows.
+    children: HashSet<u32>,
     processes: Processes,
     clock: Clock,
     sums: Sums,
@@ -207,6 +235,7 @@ struct Recorder {
     /// What HTTP/2's headers said.
     http2: http2::Connections,
     positions_lost: LostPositions,
+    left_out: LeftOut,
     tick: Tick,
     status: Arc<Mutex<ServingStatus>>,
     sink: Box<dyn FnMut(Record) + Send>,
@@ -262,7 +291,9 @@ impl Recorder {
         let pids: HashSet<u32> = found.iter().map(|found| found.pid).collect();
         programs.keep_only(|pid| pids.contains(&pid));
         for server in &found {
-            if self.servers.contains_key(&server.pid) {
+            let by_port = server.ports.iter().map(|(port, name)| (*port, name.as_str().into())).collect();
+            if let Some(known) = self.servers.get_mut(&server.pid) {
+                known.by_port = by_port;
                 programs.follow(server.pid, &server.listens);
                 continue;
             }
@@ -271,21 +302,37 @@ impl Recorder {
                 continue;
             }
             let service: Arc<str> = service_name(server, &process.seen).into();
-            tracing::info!("requests of {service} are recorded: process {}, {:?}", server.pid, server.listens);
+            tracing::info!(
+                "requests of {service} are recorded: process {}, {:?} {:?}",
+                server.pid,
+                server.listens,
+                server.ports
+            );
             (self.sink)(Record::Process(process.seen.clone()));
             (self.on_server)(server.pid);
             let tenant = tenant_of(&process.seen).into();
-            self.servers.insert(server.pid, Server { service, tenant, opaque: HashSet::new() });
+            self.servers.insert(server.pid, Server { service, by_port, tenant, opaque: HashSet::new() });
         }
         self.forget_servers(&pids);
-        let names: HashSet<Arc<str>> = self.servers.values().map(|server| Arc::clone(&server.service)).collect();
+        for pid in self.children.extract_if(|pid| !procfs::runs(*pid)) {
+            self.processes.forget(pid);
+        }
+        let names: HashSet<Arc<str>> = self.servers.values().flat_map(Server::services).map(Arc::clone).collect();
         self.sums.keep_services(|name| names.contains(name));
         self.status.lock().functions = self.calls.seen();
         let of = |found: &Found| {
-            let service = self.servers.get(&found.pid)?.service.to_string();
-            Some(Served { pid: found.pid, service, ports: found.listens.ports.clone() })
+            let server = self.servers.get(&found.pid)?;
+            let mut services: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
+            if found.listens.ports.is_empty() || found.listens.unix {
+                services.insert(&server.service, vec![]);
+            }
+            for port in &found.listens.ports {
+                services.entry(server.service_at(Some(*port))).or_default().push(*port);
+            }
+            let served = |(service, ports): (&str, _)| Served { pid: found.pid, service: service.to_owned(), ports };
+            Some(services.into_iter().map(served).collect::<Vec<_>>())
         };
-        self.status.lock().servers = found.iter().filter_map(of).collect();
+        self.status.lock().servers = found.iter().filter_map(of).flatten().collect();
     }
 
     /// Attaches to the files whose functions have been found.
@@ -338,6 +385,10 @@ impl Recorder {
         }
         programs.switches.read();
         for (raw, mut seen) in std::mem::take(&mut self.chosen) {
+            if !self.servers.contains_key(&raw.pid) && self.children.insert(raw.pid) {
+                let child = self.processes.look(raw.pid); // it may have ended
+                child.into_iter().for_each(|(process, _)| (self.sink)(Record::Process(process.seen.clone())));
+            }
             let stretches = rows::told(&raw, &mut seen, &programs.switches, &mut self.names);
             (self.sink)(Record::Request(Box::new(seen)));
             stretches.into_iter().for_each(|row| (self.sink)(Record::RequestStretch(Box::new(row))));
@@ -350,6 +401,9 @@ impl Recorder {
         self.deliver_quiet(last);
         self.end_streams(&HashSet::new());
         self.positions_lost.turn();
+        let LeftOut { tls, open_before } = std::mem::take(&mut self.left_out);
+        self.lose(TLS_LEFT_OUT, tls);
+        self.lose(OPEN_BEFORE_LEFT_OUT, open_before);
         let unread = self.http2.unread();
         self.lose("headers of HTTP/2 that were not read: paths and statuses", unread);
         let now_ns = self.clock.now_unix_ns();
@@ -411,7 +465,7 @@ impl Recorder {
 
     fn request(&mut self, raw: &RawRequest) {
         let queued_ns = self.tick.queued_ns(raw);
-        let Some(server) = self.servers.get_mut(&raw.pid) else {
+        let Some(server) = self.servers.get(&self.server_of(raw)) else {
             return self.lose("process_gone", 1);
         };
         let said = match raw.protocol {
@@ -430,7 +484,7 @@ impl Recorder {
             queued_ns: queued_ns.map(amount),
             of: RequestOf {
                 pid: raw.pid,
-                service: Arc::clone(&server.service),
+                service: Arc::clone(server.service_at(raw.port)),
                 tenant: Arc::clone(&server.tenant),
                 protocol: match raw.protocol {
                     Protocol::Http1 => "http/1",
@@ -460,18 +514,27 @@ impl Recorder {
             kept: "",
             stands_for: 0,
         };
-        if let Some(mut kept) = self.sums.add(seen, raw.reset) {
+        if let Some(mut kept) = self.sums.add(seen, raw.broke_off) {
             kept.peer = raw.peer.map(|peer| peer.to_string());
             self.chosen.push((raw.clone(), kept));
         }
     }
 
+    /// The server whose request it is: the process, or that which has forked it.
+    fn server_of(&self, raw: &RawRequest) -> u32 {
+        if self.servers.contains_key(&raw.pid) { raw.pid } else { raw.server }
+    }
+
     /// A connection that is not looked into: said once for each server and protocol.
     fn opaque(&mut self, raw: &RawRequest) {
-        if raw.position_lost {
-            self.positions_lost.add(raw.connection);
+        match raw.protocol {
+            Protocol::Http2 if raw.position_lost => self.positions_lost.add(raw.connection),
+            Protocol::Http2 => self.left_out.open_before += 1,
+            Protocol::Tls => self.left_out.tls += 1,
+            _ => (),
         }
-        let Some(server) = self.servers.get_mut(&raw.pid) else { return };
+        let pid = self.server_of(raw);
+        let Some(server) = self.servers.get_mut(&pid) else { return };
         let what = match raw.protocol {
             Protocol::Http2 if raw.position_lost => "HTTP/2 that cannot be followed from frame to frame",
             Protocol::Http2 => "HTTP/2 and were open before it was followed",
@@ -479,7 +542,7 @@ impl Recorder {
             _ => return, // of a server that was not named: it may be anything
         };
         if server.opaque.insert((raw.protocol, raw.position_lost)) {
-            let service = Arc::clone(&server.service);
+            let service = Arc::clone(server.service_at(raw.port));
             self.problem(format!("connections of {service} speak {what}; their requests are not recorded"));
         }
     }

@@ -144,12 +144,17 @@ impl Programs {
     /// Follows a process, or follows it as it listens now. False where there is no room.
     pub(super) fn follow(&mut self, pid: u32, listens: &Listens) -> bool {
         // The programs let go of what begins another program: it is told again at each look.
-        let known = self.followed.get(&pid).filter(|_| self.is_followed(pid));
-        let is_told = known.is_some_and(|(told, _)| told == listens);
-        let since_ns = known.map_or_else(clock::kernel_now_ns, |(_, since_ns)| *since_ns);
+        let entry = self.servers.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        let entry = entry.and_then(|entry| wire::server(&entry));
+        let is_told = entry.is_some() && self.followed.get(&pid).is_some_and(|(told, _)| told == listens);
+        // A server's child has been followed since its parent has.
+        let since_ns = entry.map_or_else(clock::kernel_now_ns, |(_, _, since_ns)| since_ns);
         let server = Listens { user: self.users.counted_as(listens.user), ..listens.clone() };
         if !is_told && self.servers.update(&pid.to_ne_bytes(), &server.to_bytes(since_ns), MapFlags::ANY).is_err() {
             return false;
+        }
+        if let Some((user, Some(_), _)) = entry.filter(|_| !is_told) {
+            self.users.child_left(user);
         }
         // One that works with another server is followed already; and has an entry again if that ends.
         let _ = self.threads_of.update(&pid.to_ne_bytes(), &wire::followed(pid), MapFlags::NO_EXIST);
@@ -172,12 +177,23 @@ impl Programs {
         for pid in self.followed.extract_if(|pid, _| !keeps(*pid)).map(|(pid, _)| pid) {
             let _ = self.servers.delete(&pid.to_ne_bytes()); // gone already is as good
         }
+        for key in self.servers.keys().collect::<Vec<_>>() {
+            let entry = self.servers.lookup(&key, MapFlags::ANY).ok().flatten();
+            if let Some((user, Some(of), _)) = entry.and_then(|entry| wire::server(&entry))
+                && !self.followed.contains_key(&of)
+                && self.servers.delete(&key).is_ok()
+            {
+                self.users.child_left(user);
+            }
+        }
         let of_none: Vec<Vec<u8>> = self
             .threads_of
             .keys()
             .filter(|key| {
                 let entry = self.threads_of.lookup(key, MapFlags::ANY).ok().flatten();
-                entry.and_then(|entry| wire::server_of(&entry)).is_some_and(|pid| !self.followed.contains_key(&pid))
+                entry
+                    .and_then(|entry| wire::server_of(&entry))
+                    .is_some_and(|pid| !self.followed.contains_key(&pid) && !self.is_followed(pid))
             })
             .collect();
         for key in of_none {

@@ -51,6 +51,7 @@ mod tests {
             pid: 7,
             name: name.map(str::to_owned),
             called: vec![],
+            ports: vec![],
             listens: wire::Listens { ports: vec![8000], ..wire::Listens::default() },
         };
         let mut process =

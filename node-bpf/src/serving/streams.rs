@@ -62,7 +62,12 @@ impl Recorder {
             .filter(|raw| self.positions_lost.followed_to_its_end(raw.connection))
             .collect();
         let unknown = (streams.len() - known.len()) as u64;
-        known.into_iter().for_each(|raw| self.request(raw));
+        for raw in known {
+            // An answer that had begun broke off.
+            let mut raw = raw.clone();
+            raw.broke_off = true;
+            self.request(&raw);
+        }
         gone.into_iter().for_each(|connection| self.http2.forget(connection));
         self.lose("ringbuf", lost.ring + lost.http2_ring);
         self.lose("map_full", lost.map);

@@ -149,9 +149,9 @@ impl Sum {
 }
 
 impl Sums {
-    /// Counts a request. It comes back, with why, where it becomes a row. `reset`: its server ended it
-    /// with an error.
-    pub(super) fn add(&mut self, mut request: RequestSeen, reset: bool) -> Option<RequestSeen> {
+    /// Counts a request. It comes back, with why, where it becomes a row. `broke_off`: its
+    /// answer did not come to its end.
+    pub(super) fn add(&mut self, mut request: RequestSeen, broke_off: bool) -> Option<RequestSeen> {
         let service = self.services.entry(Arc::clone(&request.of.service)).or_default();
         if let Some(route) = &request.of.route
             && !service.routes.contains(route)
@@ -163,7 +163,7 @@ impl Sums {
             }
         }
         let unanswered = request.first_byte_ns.is_none();
-        let failed = reset
+        let failed = broke_off
             || unanswered
             || request.status.is_some_and(|status| status >= 500)
             || request.grpc_status.is_some_and(|status| status != 0);

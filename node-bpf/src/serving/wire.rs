@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::Reader;
 
 /// `struct rm_request`, and `struct rm_connection`, which begins with one.
-pub(super) const REQUEST_BYTES: usize = 288;
-pub(super) const CONNECTION_BYTES: usize = 304;
+pub(super) const REQUEST_BYTES: usize = 296;
+pub(super) const CONNECTION_BYTES: usize = 312;
 /// Where the state lies in a connection, and behind it the user that it is counted to.
 const STATE_AT: usize = REQUEST_BYTES;
 /// `RM_SERVER_PORTS`.
@@ -22,7 +22,7 @@ const PIECE_HEAD_BYTES: usize = 36;
 
 /// `struct rm_called`, and `struct rm_caller`.
 const CALLED_BYTES: usize = 64;
-const CALLER_BYTES: usize = 120;
+const CALLER_BYTES: usize = 128;
 
 /// `RM_REQUEST_OPAQUE` and its kin.
 const OPAQUE: u32 = 1;
@@ -88,6 +88,8 @@ impl Listens {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RawRequest {
     pub(super) pid: u32,
+    /// The server that `pid` is, or that it was forked from.
+    pub(super) server: u32,
     pub(super) read_tid: u32,
     /// The threads that sent the first and the last bytes of the answer, and how often each had left
     /// a CPU then.
@@ -111,8 +113,9 @@ pub(super) struct RawRequest {
     pub(super) opaque: bool,
     /// Of these: an HTTP/2 connection that was looked into up to now.
     pub(super) position_lost: bool,
-    /// The server reset its stream, with an error.
-    pub(super) reset: bool,
+    /// Its answer did not come to its end: the server reset its stream with an error, or its connection
+    /// closed before that.
+    pub(super) broke_off: bool,
     pub(super) port: Option<u16>,
     /// The client's address; none of Unix sockets.
     pub(super) peer: Option<IpAddr>,
@@ -126,9 +129,15 @@ pub(super) struct RawRequest {
 
 impl RawRequest {
     /// A call, as far as it is alike for those that have ended and those that have not.
-    fn call((pid, tid): (u32, u32), (connection, number): (u64, u32), begin_ns: u64, function: u64) -> RawRequest {
+    fn call(
+        (pid, server, tid): (u32, u32, u32),
+        (connection, number): (u64, u32),
+        begin_ns: u64,
+        function: u64,
+    ) -> RawRequest {
         RawRequest {
             pid,
+            server,
             read_tid: tid,
             first: (0, 0),
             last: (0, 0),
@@ -146,7 +155,7 @@ impl RawRequest {
             jiffies: 0,
             opaque: false,
             position_lost: false,
-            reset: false,
+            broke_off: false,
             port: None,
             peer: None,
             protocol: Protocol::Call,
@@ -225,6 +234,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     let (peer, answer, head): ([u8; 16], [u8; 16], [u8; 128]) = (r.array()?, r.array()?, r.array()?);
     let head_bytes = r.u32()? as usize;
     let (first, last) = ((sent_tid, r.u32()?), (r.u32()?, r.u32()?));
+    let server = r.u32()?;
     let peer = match family {
         2 => Some(Ipv4Addr::new(peer[0], peer[1], peer[2], peer[3]).into()),
         10 => Some(Ipv6Addr::from(peer).to_canonical()),
@@ -232,6 +242,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
     };
     Some(RawRequest {
         pid,
+        server,
         read_tid,
         first,
         last,
@@ -249,7 +260,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<RawRequest> {
         jiffies,
         opaque: flags & OPAQUE != 0,
         position_lost: flags & POSITION_LOST != 0,
-        reset: flags & RESET != 0,
+        broke_off: flags & RESET != 0,
         port: (port != 0).then_some(port),
         peer,
         protocol: match protocol {
@@ -273,8 +284,8 @@ pub(super) fn called(bytes: &[u8]) -> Option<(RawRequest, u32)> {
     }
     let mut r = Reader::new(bytes);
     let (connection, begin_ns, end_ns, cgroup_id, function) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-    let (pid, tid, number, switches, within) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let mut call = RawRequest::call((pid, tid), (connection, number), begin_ns, function);
+    let (pid, tid, number, switches, within, server) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let mut call = RawRequest::call((pid, server, tid), (connection, number), begin_ns, function);
     call.cgroup_id = cgroup_id;
     if end_ns != 0 {
         (call.first, call.last) = ((tid, switches), (tid, switches));
@@ -299,13 +310,14 @@ pub(super) fn caller(entry: &[u8]) -> Option<Caller> {
         return None;
     }
     let mut r = Reader::new(entry);
-    let (connection, pid, tid, _number, user) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let (connection, pid, tid, _number, user, server) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    r.u32()?;
     let mut calls = vec![];
     for _ in 0..2 {
         let (begin_ns, _sp, _ip, _word, function) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let (number, _within) = (r.u32()?, r.u32()?);
         if begin_ns != 0 {
-            calls.push(RawRequest::call((pid, tid), (connection, number), begin_ns, function));
+            calls.push(RawRequest::call((pid, server, tid), (connection, number), begin_ns, function));
         }
     }
     Some(Caller { pid, user, calls })
@@ -344,6 +356,14 @@ pub(super) fn open(entry: &[u8]) -> Option<Open> {
     Some(Open { request: parse(entry)?, state })
 }
 
+/// Of an entry of `servers`: to whom it is counted, the server that it was forked from, and since when it is
+/// followed.
+pub(super) fn server(entry: &[u8]) -> Option<(u32, Option<u32>, u64)> {
+    let mut r = Reader::new(entry.get(24..)?);
+    let (user, of, since_ns) = (r.u32()?, r.u32()?, r.u64()?);
+    Some((user, Some(of).filter(|of| *of != 0), since_ns))
+}
+
 /// To whom a connection is counted.
 pub(super) fn user(entry: &[u8]) -> Option<u32> {
     Reader::new(entry.get(STATE_AT + 4..)?).u32()
@@ -365,14 +385,14 @@ pub(super) mod tests {
         let mut all = [0; 128];
         all[..head.len()].copy_from_slice(head);
         bytes.extend(all);
-        bytes.extend([head.len() as u32, 21, 10, 33].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend([head.len() as u32, 21, 10, 33, 6, 0].iter().flat_map(|word| word.to_ne_bytes()));
         bytes
     }
 
     #[test]
     fn a_record_is_read_field_by_field() {
         let raw = parse(&record(b"GET / HTTP/1.1\r\n", HAVE_TICKS, 2)).unwrap();
-        assert_eq!((raw.pid, raw.read_tid, raw.number), (7, 8, 2));
+        assert_eq!((raw.pid, raw.server, raw.read_tid, raw.number), (7, 6, 8, 2));
         assert_eq!((raw.first, raw.last), ((9, 21), (10, 33)));
         assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.gap_ns), (1_000, Some(1_500), 3_000, 700));
         assert_eq!((raw.bytes_in, raw.bytes_out, raw.sends), (90, 4_000, 3));
@@ -388,18 +408,19 @@ pub(super) mod tests {
     fn a_call_is_read_field_by_field() {
         let record = |end_ns: u64| {
             let longs = [5_u64, 1_000, end_ns, 21, (3 << 32) | 7].map(u64::to_ne_bytes).concat();
-            [longs, [7_u32, 8, 2, 33, 4, 0].map(u32::to_ne_bytes).concat()].concat()
+            [longs, [7_u32, 8, 2, 33, 4, 6].map(u32::to_ne_bytes).concat()].concat()
         };
         let (raw, within) = called(&record(3_000)).unwrap();
-        assert_eq!((raw.pid, raw.read_tid, raw.connection, raw.number, within), (7, 8, 5, 2, 4));
+        assert_eq!((raw.pid, raw.server, raw.read_tid, raw.connection, raw.number, within), (7, 6, 8, 5, 2, 4));
         assert_eq!((raw.begin_ns, raw.first_ns, raw.last_ns, raw.last), (1_000, Some(3_000), 3_000, (8, 33)));
         assert_eq!((raw.protocol, raw.function, raw.cgroup_id), (Protocol::Call, (3 << 32) | 7, 21));
         assert_eq!(called(&record(0)).unwrap().0.first_ns, None, "it was left");
         assert_eq!((called(&record(1)[..60]), parse(&record(1))), (None, None));
         let begun = |begin_ns: u64| [begin_ns, 1, 2, 3, 9, 6].map(u64::to_ne_bytes).concat();
-        let head = [&5_u64.to_ne_bytes()[..], &[7_u32, 8, 2, 1_000].map(u32::to_ne_bytes).concat()].concat();
+        let head = [&5_u64.to_ne_bytes()[..], &[7_u32, 8, 2, 1_000, 6, 0].map(u32::to_ne_bytes).concat()].concat();
         let of = caller(&[head, begun(0), begun(77)].concat()).unwrap();
         assert_eq!((of.pid, of.user, of.calls.len()), (7, 1_000, 1));
+        assert_eq!(of.calls[0].server, 6);
         assert_eq!((of.calls[0].begin_ns, of.calls[0].function, of.calls[0].number), (77, 9, 6));
         assert_eq!(caller(&[0; 8]), None);
     }

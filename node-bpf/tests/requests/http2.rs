@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use super::common::{Cgroup, can_capture, wait_for};
-use super::{Recorder, named, serve_script};
+use super::{Recorder, Server, named, serve_script};
 
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
@@ -72,19 +72,31 @@ connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 3, 0x88]))
 connection.recv(1)
 "#;
 
-/// Reads a request, and has a process answer it that does not listen and so is not followed.
-const FORKER: &str = r#"
+/// Reads a request, and has another program answer it, which is not followed.
+const HANDS_OVER: &str = r#"
 import os, socket
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 connection, _ = listener.accept()
 connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 connection.recv(4096)
+os.set_inheritable(connection.fileno(), True)
 if os.fork() == 0:
-    listener.close()
-    connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]))
-    os._exit(0)
+    os.execvp("sh", ["sh", "-c", r"printf '\0\0\1\1\5\0\0\0\1\210' >&%d" % connection.fileno()])
 os.wait()
+connection.close()
+listener.accept()
+"#;
+
+/// Answers a request when its client has gone: the reset comes within the send.
+const LATE: &str = r#"
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+while connection.recv(4096): pass
+connection.sendall(bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]))
 connection.close()
 listener.accept()
 "#;
@@ -108,6 +120,16 @@ fn preface() -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
+/// A server that is followed, and a connection to it.
+fn follow(script: &str, arguments: &[&str]) -> (Cgroup, Server, Recorder, TcpStream) {
+    let cgroup = Cgroup::new();
+    let server = serve_script(&cgroup, script, arguments);
+    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
+    recorder.wait_for_server(server.pid);
+    let connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    (cgroup, server, recorder, connection)
+}
+
 /// GET of a path that is added to the table, in a HEADERS and a CONTINUATION.
 fn get(stream: u32, path: &str) -> Vec<u8> {
     let block = [&[0x82, 0x44, path.len() as u8], path.as_bytes()].concat();
@@ -120,11 +142,7 @@ fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     connection.set_nodelay(true).unwrap();
     let mut all = preface();
     (0..4)
@@ -158,7 +176,7 @@ fn streams_are_requests_wherever_their_frames_are_cut_and_however_they_end() {
     let bytes: Vec<_> = rows.iter().map(|row| (row.bytes_in, row.bytes_out)).collect();
     assert_eq!(bytes, [(32, 1_028), (32, 10), (31, 0), (31, 23), (11, 1_028)]);
     let count = |of: fn(&super::RequestSum) -> u64| sums.iter().map(of).sum::<u64>();
-    assert_eq!((count(|s| s.count), count(|s| s.errors), count(|s| s.unanswered)), (5, 2, 1));
+    assert_eq!((count(|s| s.count), count(|s| s.errors), count(|s| s.unanswered)), (5, 3, 1));
     assert_eq!(lost, 0);
 }
 
@@ -176,6 +194,8 @@ fn open_before(said: &[u8], then: &[u8]) {
     connection.write_all(then).unwrap();
     let status = || recorder.serving.as_ref().unwrap().status();
     wait_for("that it is said", || status().problems.iter().any(|text| text.contains("open before")));
+    // And stays, also behind a restart.
+    wait_for("that it is counted", || recorder.losses().iter().any(|loss| loss.reason.contains("open before")));
     drop(connection);
     let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     connection.write_all(&[preface(), get(1, "/after")].concat()).unwrap();
@@ -215,15 +235,26 @@ fn a_connection_that_was_open_before_is_told_by_its_answer_in_the_midst_of_a_fra
 }
 
 #[test]
-fn what_another_process_may_have_answered_is_lost_and_not_unanswered() {
+fn a_client_that_has_gone_before_its_answer_leaves_it_unanswered_and_nothing_is_lost() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, FORKER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(LATE, &[]);
+    connection.write_all(&[preface(), get(1, "/late")].concat()).unwrap();
+    connection.read_exact(&mut [0; 9]).unwrap();
+    drop(connection);
+    wait_for("the request", || !recorder.rows().is_empty());
+    let (rows, _, lost) = recorder.stop();
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((row.of.route.as_deref(), row.duration_ns, lost), (Some("/late"), None, 0));
+}
+
+#[test]
+fn what_another_program_may_have_answered_is_lost_and_not_unanswered() {
+    if !can_capture() {
+        return;
+    }
+    let (_cgroup, _server, recorder, mut connection) = follow(HANDS_OVER, &[]);
     connection.write_all(&[preface(), get(1, "/elsewhere")].concat()).unwrap();
     connection.read_exact(&mut [0; 9 + 10]).unwrap();
     drop(connection);
@@ -239,11 +270,7 @@ fn what_are_no_frames_ends_the_connection_for_us_and_nothing_is_made_up() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     // A PING of seven bytes after a request without an answer; then one that would have one.
     let odd = [preface(), get(5, "/lost"), frame(6, 0, 0, &[0; 7]), get(9, "/after")].concat();
     connection.write_all(&odd).unwrap();
@@ -282,11 +309,7 @@ fn a_client_that_has_said_all_is_answered_and_its_end_is_no_byte_of_a_frame() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     connection.write_all(&[preface(), get(1, "/all")].concat()).unwrap();
     connection.shutdown(Shutdown::Write).unwrap();
     wait_for("the request", || !recorder.rows().is_empty());
@@ -328,11 +351,7 @@ fn a_server_that_dies_leaves_its_requests_unanswered_and_not_lost() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, server, recorder, mut connection) = follow(SERVER, &[]);
     connection.write_all(&[preface(), get(1, "/whole"), get(5, "/none")].concat()).unwrap();
     wait_for("the answer", || recorder.rows().len() == 1);
     drop(server);
@@ -346,11 +365,7 @@ fn frames_of_headers_without_bytes_are_bounded() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, SERVER, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(SERVER, &[]);
     let mut all = [preface(), frame(HEADERS, END_STREAM, 1, &[0x82, 0x84])].concat();
     (0..2_000).for_each(|_| all.extend(frame(CONTINUATION, 0, 1, &[])));
     all.extend(frame(CONTINUATION, END_HEADERS, 1, &[]));
@@ -368,11 +383,7 @@ fn what_only_resembles_a_frame_is_a_request_of_another_protocol() {
     if !can_capture() {
         return;
     }
-    let cgroup = Cgroup::new();
-    let server = serve_script(&cgroup, ECHO, &[]);
-    let recorder = Recorder::start(named("web", "exe:*python3*", &cgroup));
-    recorder.wait_for_server(server.pid);
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let (_cgroup, _server, recorder, mut connection) = follow(ECHO, &[]);
     // But its first byte was seen, and it began with no preface.
     connection.write_all(&frame(0, 1, 1, b"hello")).unwrap();
     connection.read_exact(&mut [0; 14]).unwrap();

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use observed::{Coupling, Process, Rules, Totals};
+use observed::{Coupling, LaneTotal, Process, Rules, Totals};
 
 use super::comm::Comm;
 
@@ -33,22 +33,34 @@ impl Signature {
 
 /// The class of each process, numbered in the order of the processes.
 pub(crate) fn classes(all: &[&Totals]) -> HashMap<Process, usize> {
-    let mut signatures: BTreeMap<Process, Signature> = BTreeMap::new();
-    for totals in all {
-        signatures.insert((Arc::clone(&totals.node), totals.pid), of_totals(totals));
-    }
+    let mut all = all.to_vec();
+    all.sort_by(|a, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
     let mut known: Vec<Signature> = Vec::new();
-    signatures
-        .into_iter()
-        .map(|(process, mine)| {
+    let mut classes = HashMap::with_capacity(all.len());
+    let mut before: Option<(&Totals, usize)> = None;
+    // Of a process's own totals the last count.
+    for own in all.chunk_by(|a, b| (&a.node, a.pid) == (&b.node, b.pid)) {
+        let Some(totals) = own.last() else { continue };
+        // Processes mostly call what the one before did.
+        let class = before.filter(|(before, _)| is_called_alike(before, totals)).map(|(_, class)| class);
+        let class = class.unwrap_or_else(|| {
+            let mine = of_totals(totals);
             let place = known.iter().position(|k| k.opens == mine.opens && k.apart(&mine) <= Rules::CLASS_DISTANCE);
-            let class = place.unwrap_or_else(|| {
+            place.unwrap_or_else(|| {
                 known.push(mine);
                 known.len() - 1
-            });
-            (process, class)
-        })
-        .collect()
+            })
+        });
+        before = Some((totals, class));
+        classes.insert((Arc::clone(&totals.node), totals.pid), class);
+    }
+    classes
+}
+
+/// Whether two processes called the same functions as often, in the same order of lanes.
+fn is_called_alike(a: &Totals, b: &Totals) -> bool {
+    let alike = |(a, b): (&LaneTotal, &LaneTotal)| (&a.func, a.calls) == (&b.func, b.calls);
+    a.opens == b.opens && a.lanes.len() == b.lanes.len() && a.lanes.iter().zip(&b.lanes).all(alike)
 }
 
 /// Of what a process called.
@@ -115,6 +127,9 @@ pub(crate) fn refine(comms: &mut [Comm], all: &[&Totals]) {
         if Some(size(comm)) != largest || !known {
             stages.join(comm);
         }
+    }
+    if stages.parent.is_empty() {
+        return;
     }
     let mut number: HashMap<Process, usize> = HashMap::new();
     let taken = comms.iter().flat_map(|c| &c.members).map(|m| m.class + 1).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use observed::{Coupling, Input, Observation, Rules, Sampled, Totals, hex, units::duration};
 use stats::median;
 
-use super::comm::{Cell, Comm};
+use super::comm::Comm;
 use super::hang::Early;
 use super::report::Verdict;
 use super::score::Scored;
@@ -210,12 +210,15 @@ fn halted(scored: &[Scored], rules: &Rules) -> Option<String> {
     let mut comms: Vec<&Comm> = scored.iter().map(|s| &s.comm).collect();
     comms.sort_by_key(|comm| std::cmp::Reverse(comm.members.len()));
     for comm in comms {
-        for (place, member) in comm.members.iter().enumerate() {
-            let sum = |ns: fn(&Cell) -> i64| {
-                let cells = comm.met.iter().filter_map(|met| Some((met.weight, met.cells[place]?)));
-                cells.map(|(weight, cell)| f64::from(weight) * ns(&cell) as f64).sum::<f64>()
-            };
-            let (halted, held) = (sum(|cell| cell.halted_ns), sum(|cell| cell.held_ns));
+        let mut sums = vec![(0.0, 0.0); comm.members.len()];
+        for met in &comm.met {
+            let weight = f64::from(met.weight);
+            for ((halted, held), cell) in sums.iter_mut().zip(&met.cells) {
+                *halted += weight * cell.map_or(0, |cell| cell.halted_ns) as f64;
+                *held += weight * cell.map_or(0, |cell| cell.held_ns) as f64;
+            }
+        }
+        for (member, (halted, held)) in comm.members.iter().zip(sums) {
             let new = OffCpu { rank: member.rank, halted_ns: 0.0, held_ns: 0.0 };
             let of = of_process.entry((&member.node, member.pid)).or_insert(new);
             // Halts are of each communicator's own calls; held between two calls it is for each of them.
@@ -289,7 +292,7 @@ fn silent(input: &Input, scored: &[Scored], rules: &Rules) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::Met;
+    use crate::comm::{Cell, Met};
 
     /// Collectives of two ranks every 10 ms, whose synchronise calls take so long.
     fn waiting(shortest_ms: i64, lifted: bool) -> Scored {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use observed::{Input, Process, Run, Sampled};
+use observed::{ClockOffset, Input, Process, Run, Sampled};
 
 use super::report::{Report, Verdict};
 
@@ -16,10 +16,20 @@ const SECOND_NS: i64 = 1_000_000_000;
 
 /// Sets in the report when the last call ended, where the job is silent since.
 pub(crate) fn settle(input: &Input, report: &mut Report) {
-    let last_ns = ends(input).max();
+    let (mut last_ns, mut seconds) = (None, BTreeSet::new());
+    // Calls mostly lie in the second in which another did.
+    let mut within: Option<(i64, i64)> = None;
+    for end_ns in ends(input) {
+        last_ns = last_ns.max(Some(end_ns));
+        if within.is_none_or(|(from_ns, to_ns)| end_ns < from_ns || end_ns >= to_ns) {
+            let second = end_ns.div_euclid(SECOND_NS);
+            seconds.insert(second);
+            let from_ns = second.saturating_mul(SECOND_NS);
+            within = Some((from_ns, from_ns.saturating_add(SECOND_NS)));
+        }
+    }
     report.evidence.last_call_ns = last_ns;
     let Some(last_ns) = last_ns else { return };
-    let seconds: BTreeSet<i64> = ends(input).map(|end_ns| end_ns.div_euclid(SECOND_NS)).collect();
     let longest = seconds.iter().zip(seconds.iter().skip(1)).map(|(one, next)| next - one).max().unwrap_or(0);
     let silent_ns = input.until_ns.saturating_sub(last_ns);
     report.evidence.is_silent = silent_ns >= SILENT_NS.max(longest.saturating_mul(LONGER * SECOND_NS));
@@ -31,10 +41,14 @@ pub(crate) fn settle(input: &Input, report: &mut Report) {
 /// When each call ended, on the coordinator's clock; of runs of calls, when they did on average, and
 /// the last of the last run.
 fn ends(input: &Input) -> impl Iterator<Item = i64> {
-    let aligned = |node: &str, end_ns: i64| input.clocks.get(node).map_or(end_ns, |clock| clock.align(end_ns));
+    let aligned = |clock: Option<&ClockOffset>, end_ns: i64| clock.map_or(end_ns, |clock| clock.align(end_ns));
+    let clock = |node: &str| input.clocks.get(node);
     let calls = input.observations.iter().chain(&input.unnumbered);
-    let calls = calls.map(move |seen| aligned(&seen.node, seen.entry_ns.saturating_add(seen.duration_ns)));
-    let runs = input.sampled.iter().flat_map(move |of| run_ends(of).map(move |end_ns| aligned(&of.node, end_ns)));
+    let calls = calls.map(move |seen| aligned(clock(&seen.node), seen.entry_ns.saturating_add(seen.duration_ns)));
+    let runs = input.sampled.iter().flat_map(move |of| {
+        let clock = clock(&of.node);
+        run_ends(of).map(move |end_ns| aligned(clock, end_ns))
+    });
     calls.chain(runs)
 }
 

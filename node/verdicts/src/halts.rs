@@ -162,6 +162,9 @@ impl Summed {
 /// and as compute time before the next. While others are still to enter, a rank has to wait anyhow:
 /// of that nothing is taken. Where clocks are not known, all that it was halted is its own.
 pub(crate) fn settle_halts(comm: &mut Comm) {
+    if !comm.met.iter().flat_map(|met| met.cells.iter().flatten()).any(|cell| cell.halted_ns > 0) {
+        return;
+    }
     let members = comm.members.len();
     let mut carried_ns = vec![0; members];
     for at in 0..comm.met.len() {

@@ -5,6 +5,7 @@
 //! `digest`, of rows as of digests; the scores made from them lie in `score.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::classes::{classes, refine};
 use super::comm::{Cell, Comm, Member, Met};
@@ -35,6 +36,9 @@ pub(crate) fn communicators(input: &Input, rules: &Rules) -> Vec<Comm> {
     comms
 }
 
+/// A rank of a communicator: number, node, process.
+type Key<'a> = (i32, &'a Arc<str>, i64);
+
 /// The cells of one communicator.
 #[derive(Default)]
 struct Heap<'a> {
@@ -53,15 +57,13 @@ impl Heap<'_> {
     /// Keeps one kind of times, that which more ranks have: when a device began a collective and when
     /// a host enqueued it cannot be compared. The ranks of the other kind count as missing.
     fn keep_one_kind(&mut self) {
-        let ranks = |device: bool| {
-            let of_kind = self.sampled.iter().filter(|of| (of.tier >= Rules::OF_DEVICE) == device);
-            of_kind.map(|of| (of.rank, &*of.node, of.pid)).collect::<BTreeSet<_>>().len()
-        };
-        let (of_device, of_host) = (ranks(true), ranks(false));
-        if of_device == 0 || of_host == 0 {
+        let of_kind = |device: bool| self.sampled.iter().filter(move |of| (of.tier >= Rules::OF_DEVICE) == device);
+        if of_kind(true).next().is_none() || of_kind(false).next().is_none() {
             return;
         }
-        let device = of_device >= of_host;
+        let ranks =
+            |device: bool| of_kind(device).map(|of| (of.rank, &*of.node, of.pid)).collect::<BTreeSet<_>>().len();
+        let device = ranks(true) >= ranks(false);
         self.sampled.retain(|of| (of.tier >= Rules::OF_DEVICE) == device);
         self.lanes.retain(|(_, lane)| (lane.tier >= Rules::OF_DEVICE) == device);
     }
@@ -69,24 +71,32 @@ impl Heap<'_> {
 
 fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &Input, rules: &Rules) -> Comm {
     let mut comm = Comm { hash, tier: u8::MAX, ..Comm::default() };
-    let mut places: BTreeMap<(i32, &str, i64), usize> = BTreeMap::new();
-    for of in &heap.sampled {
-        places.entry((of.rank, &of.node, of.pid)).or_default();
-    }
+    // Who it is that each of the lanes is of; in order, the members.
+    let mut keys: Vec<(Key<'_>, usize)> = Vec::with_capacity(heap.sampled.len() + heap.lanes.len());
+    keys.extend(heap.sampled.iter().enumerate().map(|(at, of)| ((of.rank, &of.node, of.pid), at)));
     for (totals, lane) in &heap.lanes {
         comm.count(&lane.func, lane.calls, lane.tier, lane.nranks);
-        places.entry((lane.rank, &totals.node, totals.pid)).or_default();
+        keys.push(((lane.rank, &totals.node, totals.pid), usize::MAX));
     }
+    keys.sort_unstable();
     let library = heap.sampled.first().map(|of| &of.library).or(heap.lanes.first().map(|(_, l)| &l.library));
     comm.library = library.map(ToString::to_string).unwrap_or_default();
-    for (place, (&(rank, node, pid), slot)) in places.iter_mut().enumerate() {
-        *slot = place;
-        let process: Process = (node.into(), pid);
+    let mut places = vec![0; heap.sampled.len()];
+    for same in keys.chunk_by(|a, b| a.0 == b.0) {
+        let (rank, node, pid) = same[0].0;
+        for at in same.iter().map(|(_, at)| *at).filter(|at| *at < usize::MAX) {
+            places[at] = comm.members.len();
+        }
+        let process: Process = (Arc::clone(node), pid);
         let class = classes.get(&process).copied().unwrap_or(usize::MAX);
-        let clock = input
-            .clocks
-            .get(node)
-            .map(|clock| ClockOffset { bound_ns: clock.bound_within(input.since_ns, input.until_ns), ..*clock });
+        // The ranks of a host mostly follow each other.
+        let clock = match comm.members.last() {
+            Some(before) if before.node == *node => before.clock,
+            _ => input
+                .clocks
+                .get(&**node)
+                .map(|clock| ClockOffset { bound_ns: clock.bound_within(input.since_ns, input.until_ns), ..*clock }),
+        };
         comm.members.push(Member { rank, node: process.0, pid, clock, class });
     }
 
@@ -98,8 +108,7 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
 
     let mut keys: Places<(&str, u64)> = Places::default();
     let mut meetings: Vec<Meeting> = Vec::new();
-    for of in &heap.sampled {
-        let place = places[&(of.rank, &*of.node, of.pid)];
+    for (of, place) in heap.sampled.iter().zip(places) {
         let clock = comm.members[place].clock;
         keys.restart();
         for run in of.runs.iter().filter(|run| run.waited || !comm.lifted) {
@@ -120,9 +129,11 @@ fn one(hash: u64, heap: &Heap<'_>, classes: &HashMap<Process, usize>, input: &In
     }
     let least = ((comm.members.len() as f64 * rules.present).ceil() as usize).max(2);
     let mut all_met = Vec::new();
-    for (key, Meeting { weight, mut cells }) in keys.into_keys().into_iter().zip(meetings) {
-        cells.sort_by_key(|(place, _)| *place);
-        cells.dedup_by_key(|(place, _)| *place);
+    // By member, the last collective in which it was found.
+    let mut found = vec![usize::MAX; comm.members.len()];
+    for (number, (key, Meeting { weight, mut cells })) in keys.into_keys().into_iter().zip(meetings).enumerate() {
+        // Of a rank's own the first counts.
+        cells.retain(|(place, _)| std::mem::replace(&mut found[*place], number) != number);
         let Some(at_ns) = middle(&cells, &comm.members) else {
             continue;
         };
@@ -165,8 +176,8 @@ fn middle(cells: &[(usize, Cell)], members: &[Member]) -> Option<i64> {
     if all.is_empty() {
         all = entries(false);
     }
-    all.sort_unstable();
-    all.get(all.len() / 2).copied()
+    let half = all.len() / 2;
+    (half < all.len()).then(|| *all.select_nth_unstable(half).1)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl Frame<'_> {
     }
 
     /// Of a rank's excess among the mean excesses of all that are compared, its own one of them.
-    fn rating(&self, excess: &Moments, rules: &Rules, all: &mut Population) -> Rating {
+    fn rating(&self, excess: &Moments, rules: &Rules, all: &mut Figure<'_>) -> Rating {
         let excess_ns = excess.mean().unwrap_or(0.0);
         let share = |excess_ns: f64| if self.wall_ns > 0.0 { excess_ns * self.stands_for / self.wall_ns } else { 0.0 };
         let mut rating = Rating {
@@ -104,7 +104,7 @@ impl Frame<'_> {
             flagged: false,
         };
         if self.wanted(&rating, rules) {
-            let own = excess.mean();
+            let (own, all) = (excess.mean(), all.all());
             // Two or three ranks: what the others have is nothing but the other side of what this
             // one has.
             let population = all.count() + usize::from(own.is_none()) >= Rules::POPULATION;
@@ -118,11 +118,13 @@ impl Frame<'_> {
 
 /// Rate each member.
 pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Score> {
-    let mut waits = Figure::of(tally, |t| t.duration.mean().map(|d| -d));
-    let waited: Vec<Option<f64>> = tally.iter().map(|t| t.wait.mean()).collect();
-    let mut entries = Figure::of(tally, |t| t.lateness.mean());
-    let mut later = Population::new(tally.iter().filter_map(|t| t.later.mean()));
-    let mut less_wait = Population::new(tally.iter().filter_map(|t| t.less_wait.mean()));
+    let everybody: Vec<usize> = (0..tally.len()).collect();
+    let of = |value: fn(&Tally) -> Option<f64>| Figure { tally, of: &everybody, value, known: None };
+    let mut waits = of(|t| t.duration.mean().map(|d| -d));
+    let waited = of(|t| t.wait.mean());
+    let mut entries = of(|t| t.lateness.mean());
+    let mut later = of(|t| t.later.mean());
+    let mut less_wait = of(|t| t.less_wait.mean());
     let mut compute = vec![Rating::default(); tally.len()];
     rate_compute(tally, frame, rules, &mut compute);
 
@@ -138,7 +140,7 @@ pub(crate) fn rate(tally: &[Tally], frame: &Frame<'_>, rules: &Rules) -> Vec<Sco
             late.z = frame.wanted(&late, rules).then(|| entries.z(r, bound.unwrap_or(0.0))).flatten();
             late.flagged = bound.is_some_and(|b| late.excess_ns > b)
                 && late.share >= rules.effect
-                && late.z.map_or_else(|| times_all(&entries.values, r, 0.0, rules.ratio), |z| z > rules.z);
+                && late.z.map_or_else(|| times_all(&entries, r, 0.0, rules.ratio), |z| z > rules.z);
             match frame.waits {
                 Waits::Seen | Waits::Assumed => {
                     let mut least = frame.rating(&t.less_wait, rules, &mut less_wait);
@@ -184,11 +186,11 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, ratings: &mut
         classes.entry(member.class).or_default().push(r);
     }
     for class in classes.values() {
-        let of = |figure: fn(&Tally) -> Option<f64>| Population::new(class.iter().filter_map(|r| figure(&tally[*r])));
+        let of = |value: fn(&Tally) -> Option<f64>| Figure { tally, of: class, value, known: None };
         let mut excess = of(|t| t.more_compute.mean());
         let mut more = of(|t| t.compute_more.mean());
-        let mut figure = Figure::new(class.iter().map(|r| tally[*r].compute.mean()).collect());
-        for (place, &r) in class.iter().enumerate() {
+        let mut figure = of(|t| t.compute.mean());
+        for &r in class {
             let t = &tally[r];
             if t.compute.n * 2.0 < frame.collectives as f64 {
                 continue;
@@ -198,31 +200,38 @@ fn rate_compute(tally: &[Tally], frame: &Frame<'_>, rules: &Rules, ratings: &mut
                 continue;
             }
             // What the clocks may make of it is no evidence.
-            let unsure = if frame.reconstructed { unsure_among(t, &mut more) } else { 0.0 };
-            ratings[r].z = figure.z_less(place, unsure, 0.0);
+            let unsure = if frame.reconstructed { unsure_among(t, more.all()) } else { 0.0 };
+            ratings[r].z = figure.z_less(r, unsure, 0.0);
             ratings[r].flagged = ratings[r].share >= rules.effect
                 && ratings[r].excess_ns > unsure
-                && ratings[r]
-                    .z
-                    .map_or_else(|| times_all(&figure.values, place, unsure, rules.compute_ratio), |z| z > rules.z);
+                && ratings[r].z.map_or_else(|| times_all(&figure, r, unsure, rules.compute_ratio), |z| z > rules.z);
         }
     }
 }
 
-/// One figure of all ranks.
-struct Figure {
-    values: Vec<Option<f64>>,
-    /// Those that are known.
-    all: Population,
+/// One figure of ranks that are compared.
+struct Figure<'a> {
+    tally: &'a [Tally],
+    /// Which ranks.
+    of: &'a [usize],
+    value: fn(&Tally) -> Option<f64>,
+    /// Those that are known, once they were asked for: mostly nobody stands out.
+    known: Option<Population>,
 }
 
-impl Figure {
-    fn new(values: Vec<Option<f64>>) -> Self {
-        Self { all: Population::new(values.iter().copied().flatten()), values }
+impl Figure<'_> {
+    fn value(&self, r: usize) -> Option<f64> {
+        (self.value)(&self.tally[r])
     }
 
-    fn of(tally: &[Tally], value: impl Fn(&Tally) -> Option<f64>) -> Self {
-        Self::new(tally.iter().map(value).collect())
+    fn all(&mut self) -> &mut Population {
+        let (tally, of, value) = (self.tally, self.of, self.value);
+        self.known.get_or_insert_with(|| Population::new(of.iter().filter_map(|r| value(&tally[*r]))))
+    }
+
+    /// Those of all others that are known.
+    fn others(&self, r: usize) -> impl Iterator<Item = f64> {
+        self.of.iter().filter(move |other| **other != r).filter_map(|other| self.value(*other))
     }
 
     /// z of one rank over the others; none below a population.
@@ -232,21 +241,22 @@ impl Figure {
 
     /// The same of a value that is less by so much.
     fn z_less(&mut self, r: usize, less: f64, floor: f64) -> Option<f64> {
-        let value = self.values[r].filter(|_| self.all.count() >= Rules::POPULATION)?;
-        self.all.z(value, value - less, floor)
+        let value = self.value(r)?;
+        let all = self.all();
+        if all.count() < Rules::POPULATION { None } else { all.z(value, value - less, floor) }
     }
 }
 
 /// Two or three ranks: every other rank waits at least `ratio` times what this one waits.
-fn waits_least(waited: &[Option<f64>], r: usize, rules: &Rules) -> bool {
-    let Some(own) = waited[r] else { return false };
-    let mut others = waited.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, w)| *w).peekable();
+fn waits_least(waited: &Figure<'_>, r: usize, rules: &Rules) -> bool {
+    let Some(own) = waited.value(r) else { return false };
+    let mut others = waited.others(r).peekable();
     others.peek().is_some() && others.all(|w| w > 0.0 && w >= rules.ratio * own)
 }
 
 /// Two or three ranks: its figure, less so much, is at least `ratio` times that of any other.
-fn times_all(values: &[Option<f64>], r: usize, less: f64, ratio: f64) -> bool {
-    let Some(own) = values[r].map(|own| own - less) else { return false };
-    let mut others = values.iter().enumerate().filter(|(o, _)| *o != r).filter_map(|(_, l)| *l).peekable();
+fn times_all(values: &Figure<'_>, r: usize, less: f64, ratio: f64) -> bool {
+    let Some(own) = values.value(r).map(|own| own - less) else { return false };
+    let mut others = values.others(r).peekable();
     others.peek().is_some() && others.all(|l| own >= ratio * l)
 }

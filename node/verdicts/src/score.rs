@@ -3,10 +3,9 @@
 //! The figures of a window (`tally.rs`) are sums and merge by addition. Who is flagged by them is
 //! said in `rating.rs`, what follows from the flags over many windows in `suspects.rs`.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use observed::Rules;
+use observed::{Rules, places::Places};
 use stats::Middle;
 
 use super::comm::{Cell, Comm, Member, Met};
@@ -148,13 +147,20 @@ fn waits(comm: &Comm) -> Waits {
         let mut is_telling = false;
         let mut breaks = false;
         for (cell, member) in present() {
+            let ahead = last.entry_ns.saturating_sub(cell.entry_ns);
+            // Most have waited for as long as they were ahead: their clocks' bounds do not matter.
+            if is_telling && cell.duration_ns >= ahead {
+                continue;
+            }
             let Some(bound) = member.bound_to(late) else {
                 continue;
             };
-            let ahead = last.entry_ns.saturating_sub(cell.entry_ns);
             if ahead > bound {
                 is_telling = true;
                 breaks |= cell.duration_ns.saturating_add(bound) < ahead;
+            }
+            if breaks {
+                break;
             }
         }
         telling += u32::from(is_telling);
@@ -193,45 +199,55 @@ fn bound_ns(member: &Member) -> Option<i64> {
 }
 
 fn add(met: &Met, members: &[Member], bounds: &[Option<f64>], tally: &mut [Tally]) {
-    let cells = || met.cells.iter().enumerate().filter_map(|(r, cell)| Some((r, (*cell)?)));
-    let durations: Vec<f64> = cells().map(|(_, cell)| cell.duration_ns as f64).collect();
-    let shortest = durations.iter().copied().fold(f64::INFINITY, f64::min);
-    let middle = Middle::of(durations);
+    // Of members, who are mostly of one class: once through all cells to compare them, and once more to
+    // add them up.
+    let cells = || met.cells.iter().enumerate().filter_map(|(r, cell)| Some((r, cell.as_ref()?)));
+    // Entries relative to this collective: absolute times would lose their low digits in a double.
+    let entry = |r: usize, cell: &Cell| bounds[r].map(|_| (cell.entry_ns - met.at_ns) as f64);
+    let (mut durations, mut entries) = (Vec::with_capacity(tally.len()), Vec::with_capacity(tally.len()));
+    // Compute times are compared among those that do the same work.
+    let mut places: Places<usize> = Places::default();
+    let mut computed: Vec<Vec<f64>> = Vec::new();
     for (r, cell) in cells() {
-        let duration = cell.duration_ns as f64;
-        tally[r].duration.add(duration);
-        tally[r].wait.add(duration - shortest);
-        if let Some(usual) = middle.and_then(|middle| middle.without(duration)) {
-            tally[r].less_wait.add(usual - duration);
+        durations.push(cell.duration_ns as f64);
+        entries.extend(entry(r, cell));
+        let Some(compute_ns) = cell.compute_ns else { continue };
+        places.restart();
+        let place = places.of(members[r].class);
+        if place == computed.len() {
+            computed.push(Vec::with_capacity(if place == 0 { tally.len() } else { 0 }));
+        }
+        computed[place].push(compute_ns as f64);
+    }
+    let least = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
+    let (shortest, first) = (least(&durations), least(&entries));
+    let (waited, entered) = (Middle::of(durations), Middle::of(entries));
+    let computed: Vec<Option<Middle>> = computed.into_iter().map(Middle::of).collect();
+    let usual = |middle: Option<Middle>, own: f64| middle.and_then(|middle| middle.without(own));
+    for (r, cell) in cells() {
+        let (duration, tally) = (cell.duration_ns as f64, &mut tally[r]);
+        tally.duration.add(duration);
+        tally.wait.add(duration - shortest);
+        if let Some(usual) = usual(waited, duration) {
+            tally.less_wait.add(usual - duration);
         }
         if let Some(unsure) = cell.unsure {
-            tally[r].compute_less.add(unsure.less_ns as f64);
-            tally[r].compute_more.add(unsure.more_ns as f64);
+            tally.compute_less.add(unsure.less_ns as f64);
+            tally.compute_more.add(unsure.more_ns as f64);
         }
-    }
-    // Entries relative to this collective: absolute times would lose their low digits in a double.
-    let entry = |cell: &Cell| (cell.entry_ns - met.at_ns) as f64;
-    let known = || cells().filter(|(r, _)| bounds[*r].is_some());
-    let entries: Vec<f64> = known().map(|(_, cell)| entry(&cell)).collect();
-    let first = entries.iter().copied().fold(f64::INFINITY, f64::min);
-    let middle = Middle::of(entries);
-    for (r, cell) in known() {
-        let entry = entry(&cell);
-        tally[r].lateness.add(entry - first);
-        if let Some(usual) = middle.and_then(|middle| middle.without(entry)) {
-            tally[r].later.add(entry - usual);
+        if let Some(entry) = entry(r, cell) {
+            tally.lateness.add(entry - first);
+            if let Some(usual) = usual(entered, entry) {
+                tally.later.add(entry - usual);
+            }
         }
-    }
-    // Compute times are compared among those that do the same work.
-    let computed = || cells().filter_map(|(r, cell)| Some((r, members[r].class, cell.compute_ns? as f64)));
-    let mut classes: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    computed().for_each(|(_, class, compute)| classes.entry(class).or_default().push(compute));
-    let middles: BTreeMap<usize, Option<Middle>> =
-        classes.into_iter().map(|(class, all)| (class, Middle::of(all))).collect();
-    for (r, class, compute) in computed() {
-        tally[r].compute.add(compute);
-        if let Some(usual) = middles[&class].and_then(|middle| middle.without(compute)) {
-            tally[r].more_compute.add(compute - usual);
+        if let Some(compute_ns) = cell.compute_ns {
+            let compute = compute_ns as f64;
+            tally.compute.add(compute);
+            places.restart();
+            if let Some(usual) = usual(computed[places.of(members[r].class)], compute) {
+                tally.more_compute.add(compute - usual);
+            }
         }
     }
 }

@@ -4,17 +4,17 @@
 //! belong to one job; those that share one in which all do the same work (a data or tensor parallel
 //! group) are replicas of one stage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use observed::{Process, RankRef, Rules, hex};
 use stats::{Mean, median};
 
 use super::classes::Union;
-use super::comm::Comm;
+use super::comm::{Cell, Comm, Met};
 use super::report::{Stage, StageRank, Verdict};
 use super::score::Scored;
-use super::suspects::of_run;
+use super::suspects::{Elsewhere, of_run};
 use super::tally::Waits;
 
 /// The processes in the data of the job that a communicator belongs to; `all` are the
@@ -49,7 +49,7 @@ pub(crate) fn beyond_the_job(
 pub(crate) fn stage_imbalance(
     scored: &[Scored],
     thin: &[Comm],
-    job_rank: &HashMap<Process, i32>,
+    elsewhere: &Elsewhere<'_>,
     rules: &Rules,
 ) -> Option<Verdict> {
     if scored.len() < 2 {
@@ -71,7 +71,7 @@ pub(crate) fn stage_imbalance(
         let (job, stage) = (jobs.root(&process), stages.root(&process));
         by_job.entry(job).or_default().entry(stage).or_default().push((process, share, comm));
     }
-    by_job.into_values().filter_map(|stages| slowest_stage(stages.into_values().collect(), job_rank, rules)).max_by(
+    by_job.into_values().filter_map(|stages| slowest_stage(stages.into_values().collect(), elsewhere, rules)).max_by(
         |a, b| match (a, b) {
             (Verdict::StageImbalance { share: a, .. }, Verdict::StageImbalance { share: b, .. }) => a.total_cmp(b),
             _ => std::cmp::Ordering::Equal,
@@ -91,11 +91,7 @@ struct Share {
     most: f64,
 }
 
-fn slowest_stage(
-    mut stages: Vec<Vec<ComputeShare>>,
-    job_rank: &HashMap<Process, i32>,
-    rules: &Rules,
-) -> Option<Verdict> {
+fn slowest_stage(mut stages: Vec<Vec<ComputeShare>>, elsewhere: &Elsewhere<'_>, rules: &Rules) -> Option<Verdict> {
     let median_of = |stage: &[ComputeShare], of: fn(&Share) -> f64| {
         median(stage.iter().map(|(_, share, _)| of(share))).unwrap_or(0.0)
     };
@@ -119,7 +115,8 @@ fn slowest_stage(
     }
     let usual = median(others.iter().map(|stage| middle(stage)))?;
     let (share, ratio) = (middle(slowest) - usual, middle(slowest) / usual.max(f64::MIN_POSITIVE));
-    let who = |p: &Process| RankRef { rank: job_rank.get(p).copied().unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
+    let who =
+        |p: &Process| RankRef { rank: elsewhere.job_rank(&p.0, p.1).unwrap_or(-1), node: p.0.to_string(), pid: p.1 };
     let mut ranks: Vec<RankRef> = slowest.iter().map(|(p, ..)| who(p)).collect();
     ranks.sort();
     let of_stage = |stage: &Vec<ComputeShare>| {
@@ -213,14 +210,32 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
     if members < Rules::ROTATION_RANKS || !(s.waits == Waits::Seen || by_entries) || s.comm.mixed() {
         return None;
     }
+    // Of each collective: who came last, and by how much.
+    let waited = |c: &Cell| if by_entries { -c.entry_ns } else { c.duration_ns };
+    let came_last = |met: &Met| {
+        let durations = || met.cells.iter().enumerate().filter_map(|(r, c)| Some((waited(c.as_ref()?), r)));
+        let (least, r) = durations().min()?;
+        // From the first one: as floats, times since 1970 lose digits.
+        let mid = median(durations().map(|(d, _)| d.saturating_sub(least) as f64))?;
+        Some((r, (mid - bound_ns).max(0.0)))
+    };
+    let lasts: Vec<Option<(usize, f64)>> = s.comm.met.iter().map(came_last).collect();
+    let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
+    let share = |lost: f64| if wall_ns > 0.0 { lost / wall_ns } else { 0.0 };
+    let lost_ns = |met: &Met, late: f64| late * f64::from(met.weight);
+    // Whoever's doing it is: no more than this.
+    let most: f64 = s.comm.met.iter().zip(&lasts).filter_map(|(met, last)| Some(lost_ns(met, last.as_ref()?.1))).sum();
+    if share(most) < rules.rotating {
+        return None;
+    }
     let own_known = !by_entries || s.comm.reconstructed;
     let mut last = vec![0usize; members];
     let (mut lost, mut clear, mut count) = (0.0, 0usize, 0usize);
     // Per rank, the excess of compute time in the previous collective.
     let mut before: Vec<Option<f64>> = vec![None; members];
     let (mut product, mut square) = (0.0, 0.0);
-    for met in &s.comm.met {
-        let own = |r: usize| met.cells[r].and_then(|c| c.compute_ns).map(|v| v as f64);
+    for (met, came_last) in s.comm.met.iter().zip(lasts) {
+        let own = |r: usize| met.cells[r].as_ref().and_then(|c| c.compute_ns).map(|v| v as f64);
         let usual = median((0..members).filter_map(own));
         let excess: Vec<Option<f64>> = (0..members).map(|r| Some(own(r)? - usual?)).collect();
         for (now, then) in excess.iter().zip(&before) {
@@ -229,24 +244,18 @@ fn rotates(comm: usize, s: &Scored, rules: &Rules) -> Option<Rotation> {
                 square += then * then;
             }
         }
-        let waited = |c: super::comm::Cell| if by_entries { -c.entry_ns } else { c.duration_ns };
-        let durations = met.cells.iter().enumerate().filter_map(|(r, c)| c.map(|c| (waited(c), r)));
-        let Some((least, r)) = durations.clone().min() else { continue };
-        // From the first one: as floats, times since 1970 lose digits.
-        let Some(mid) = median(durations.map(|(d, _)| d.saturating_sub(least) as f64)) else { continue };
-        let late = (mid - bound_ns).max(0.0);
+        let Some((r, late)) = came_last else { continue };
         count += 1;
         // Only what its compute time explains: a rank that is passed a delay is not taking its
         // turn.
         if !own_known || excess[r].map_or(s.comm.reconstructed, |own| own >= rules.compute_share * late) {
-            lost += late * f64::from(met.weight);
+            lost += lost_ns(met, late);
             clear += usize::from(late >= rules.effect * period);
             last[r] += 1;
         }
         before = excess;
     }
-    let wall_ns: f64 = s.windows.iter().map(|w| w.wall_ns).sum();
-    let share = if wall_ns > 0.0 { lost / wall_ns } else { 0.0 };
+    let share = share(lost);
     let due = count as f64 / members as f64;
     let taking_turns = last.iter().filter(|n| **n > 0 && **n as f64 * 2.0 >= due).count();
     // So many different ones are last in so many collectives where it is chance who is.

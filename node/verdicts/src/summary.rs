@@ -23,8 +23,11 @@ pub(crate) const NOT_SCORED: &str = "who waits in";
 pub(crate) fn evidence(input: &Input, scored: &[Scored], thin: &[Comm], named: &[Found]) -> Evidence {
     let comms = || scored.iter().map(|s| &s.comm).chain(thin);
     let mut clocks: BTreeMap<&str, Option<ClockOffset>> = BTreeMap::new();
-    for m in comms().flat_map(|c| &c.members) {
-        clocks.insert(&m.node, m.clock);
+    for comm in comms() {
+        // The ranks of a host mostly follow each other, and have one clock.
+        for host in comm.members.chunk_by(|a, b| a.node == b.node && a.clock == b.clock) {
+            clocks.insert(&host[0].node, host[0].clock);
+        }
     }
     Evidence {
         tier: named.first().map_or_else(|| comms().map(|c| c.tier).min().unwrap_or(0), |f| scored[f.comm].comm.tier),
@@ -98,7 +101,8 @@ pub(crate) fn comm_reports(
     for (index, s) in scored.iter().enumerate() {
         let (tallies, scores) = s.over_all_windows(rules);
         let members = s.comm.members.len();
-        let (mut late, mut wait) = (vec![Vec::new(); members], vec![Vec::new(); members]);
+        let column = || std::iter::repeat_with(|| Vec::with_capacity(s.comm.met.len())).take(members).collect();
+        let (mut late, mut wait): (Vec<Vec<i64>>, Vec<Vec<i64>>) = (column(), column());
         for met in &s.comm.met {
             let cells = || met.cells.iter().enumerate().filter_map(|(m, cell)| Some((m, cell.as_ref()?)));
             let entries = || cells().filter(|(m, _)| s.bounds[*m].is_some()).map(|(m, cell)| (m, cell.entry_ns));

@@ -23,7 +23,7 @@ use super::score::{Scored, score};
 use super::slower::slower;
 use super::stages::{beyond_the_job, job_of, rotation, stage_imbalance};
 use super::summary::{comm_reports, evidence};
-use super::suspects::{Elsewhere, Findings, Found, job_ranks, of_run, order, suspects};
+use super::suspects::{Elsewhere, Findings, Found, of_run, order, suspects};
 use super::tally::Waits;
 use super::victims::{drop_held_up_by_entries, drop_linked};
 
@@ -86,11 +86,10 @@ fn judge(input: &Input, rules: &Rules) -> Report {
         (scored, thin) = scores(refined, rules);
     }
     let input = refined.as_ref().unwrap_or(input);
-    let job_rank = job_ranks(scored.iter().map(|s| &s.comm).chain(&thin));
     let elsewhere = Elsewhere::of(&scored, &thin);
     let mut findings = Findings::default();
     for (index, s) in scored.iter().enumerate() {
-        suspects(index, s, rules, &job_rank, &elsewhere, &mut findings);
+        suspects(index, s, rules, &elsewhere, &mut findings);
     }
     settle_ahead(input, &scored, &thin, rules, &mut findings);
     drop_held_up_by_entries(&scored, &thin, &mut findings);
@@ -122,7 +121,7 @@ fn judge(input: &Input, rules: &Rules) -> Report {
     let verdict = match (hang::find(input, rules), culprits.next()) {
         (hang::Found::Hang(hang), _) => Verdict::Hang(*hang),
         (_, Some(culprit)) => Verdict::Rank { culprit, also: culprits.collect(), held_up: findings.held_up },
-        (hang, None) => stage_imbalance(&scored, &thin, &job_rank, rules)
+        (hang, None) => stage_imbalance(&scored, &thin, &elsewhere, rules)
             .or_else(|| rotation.and_then(|r| r.verdict(&scored, rules)))
             .unwrap_or_else(|| match hang {
                 hang::Found::Early(early) => too_early(&early),
@@ -145,12 +144,12 @@ fn hosts(scored: &[Scored], named: &[Found]) -> Vec<String> {
         return Vec::new();
     }
     let mut ranks: BTreeMap<&str, (BTreeSet<i64>, BTreeSet<i64>)> = BTreeMap::new();
-    for m in scored.iter().flat_map(|s| &s.comm.members) {
-        ranks.entry(&m.node).or_default().0.insert(m.pid);
-    }
     for f in named {
-        if let Some((_, late)) = ranks.get_mut(&*f.culprit.node) {
-            late.insert(f.culprit.pid);
+        ranks.entry(&f.culprit.node).or_default().1.insert(f.culprit.pid);
+    }
+    for m in scored.iter().flat_map(|s| &s.comm.members) {
+        if let Some((all, _)) = ranks.get_mut(&*m.node) {
+            all.insert(m.pid);
         }
     }
     let hosts = ranks.into_iter().filter(|(_, (all, late))| all.len() > 1 && all == late);

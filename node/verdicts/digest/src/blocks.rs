@@ -187,7 +187,14 @@ impl Sum {
     /// The means; none where a time does not fit.
     pub(super) fn means(&self) -> Option<Means> {
         let calls = i128::from(self.calls.max(1));
-        let mean = |sum: i128| Some(sum.checked_mul(1_000)? / calls);
+        let mean = |sum: i128| {
+            let sum_ns = sum.checked_mul(1_000)?;
+            // Division of 128 bits takes many times as long, and is hardly ever needed.
+            Some(match (i64::try_from(sum_ns), i64::try_from(calls)) {
+                (Ok(sum_ns), Ok(calls)) => i128::from(sum_ns / calls),
+                _ => sum_ns / calls,
+            })
+        };
         let length = |sum: u128| mean(i128::try_from(sum).ok()?);
         let nanoseconds = |ns: i128| i64::try_from(ns).ok();
         let duration = length(self.durations_us)?;

@@ -34,11 +34,21 @@ struct Track<'a> {
     calls: u64,
     /// All ranks meet in its calls.
     meets: bool,
-    /// With where their exits count from, on the node's clock as of its last digest.
-    blocks: Vec<(Block, i64)>,
+    /// By digest, with where their exits count from, on the node's clock as of its last digest.
+    runs: Vec<(&'a [Block], i64)>,
 }
 
-impl Track<'_> {
+impl<'a> Track<'a> {
+    /// Its runs that can be compared with others'.
+    fn usable(&self, waited: bool) -> impl Iterator<Item = (&'a Block, i64)> {
+        // Of those that stand for several calls, these alone where nearly all were waited for.
+        let usable = move |block: &&Block| match block.waited {
+            Some(calls) => waited || u64::from(calls) == block.size(),
+            None => !waited,
+        };
+        self.runs.iter().flat_map(move |(blocks, base_us)| blocks.iter().filter(usable).map(|block| (block, *base_us)))
+    }
+
     fn total(&self) -> LaneTotal {
         LaneTotal {
             comm_hash: self.lane.comm_hash,
@@ -61,17 +71,19 @@ struct Tracks<'a> {
 }
 
 impl<'a> Tracks<'a> {
-    fn add(&mut self, node: &'a Arc<str>, pid: u32, lane: &'a Lane, base_us: i64) {
+    /// Adds a lane of one of so many digests.
+    fn add(&mut self, node: &'a Arc<str>, pid: u32, lane: &'a Lane, (base_us, digests): (i64, usize)) {
         let place = self.places.of((pid, lane.comm_hash, &lane.func));
         if place == self.all.len() {
             let meets = Coupling::of(&lane.func) == Coupling::All;
-            self.all.push(Track { node, pid, lane, nranks: None, calls: 0, meets, blocks: Vec::new() });
+            let runs = Vec::with_capacity(if meets { digests } else { 0 });
+            self.all.push(Track { node, pid, lane, nranks: None, calls: 0, meets, runs });
         }
         let track = &mut self.all[place];
         track.calls = track.calls.saturating_add(lane.calls);
         track.nranks = track.nranks.max(lane.nranks);
         if track.meets {
-            track.blocks.extend(lane.blocks.iter().map(|block| (*block, base_us)));
+            track.runs.push((&lane.blocks, base_us));
         }
     }
 }
@@ -163,7 +175,7 @@ pub(super) fn figures(
             tracks.places.restart();
             for lane in &digest.lanes {
                 let Some(process) = digest.processes.get(lane.process) else { continue };
-                tracks.add(name, process.pid, lane, base_us);
+                tracks.add(name, process.pid, lane, (base_us, node.digests.len()));
             }
         }
         let mut totals: BTreeMap<u32, Vec<LaneTotal>> = BTreeMap::new();
@@ -180,7 +192,7 @@ pub(super) fn figures(
     let mut computed = step_times.compute_times(clocks);
     let stepped = std::mem::take(&mut computed.stepped);
     lanes.retain(|key, _| !computed.ends.contains(key));
-    let blocks: usize = lanes.values().flatten().map(|track| track.blocks.len()).sum();
+    let blocks: usize = lanes.values().flatten().flat_map(|track| &track.runs).map(|(blocks, _)| blocks.len()).sum();
     let of_each = parallel::map(lanes.into_values().collect(), blocks >= Input::MANY_CALLS, |mut lanes: Vec<_>| {
         lanes.sort_by_key(|track| (track.node, track.pid));
         sampled(&lanes)
@@ -345,75 +357,102 @@ fn sampled(lanes: &[Track<'_>]) -> Vec<Sampled> {
     // Where nearly all were waited for, these alone count: what was shipped before, or of others,
     // is not comparable. Where few were, those of them are left out that stand for several calls,
     // and of the others the entry counts.
-    let waiting = lanes.iter().filter(|track| track.blocks.iter().any(|(block, _)| block.waited.is_some())).count();
+    let waits = |track: &&Track<'_>| track.runs.iter().any(|(blocks, _)| blocks.iter().any(|b| b.waited.is_some()));
+    let waiting = lanes.iter().filter(waits).count();
     let waited = waiting > 0 && waiting as f64 >= Rules::RUNS_WAITED * lanes.len() as f64;
-    let usable = |block: &Block| match block.waited {
-        Some(calls) => waited || u64::from(calls) == block.size(),
-        None => !waited,
-    };
-    // How many lanes gave a run, by level and start: the longest first.
-    let mut given: BTreeMap<(std::cmp::Reverse<u8>, u64), usize> = BTreeMap::new();
-    for (block, _) in lanes.iter().flat_map(|track| &track.blocks).filter(|(block, _)| usable(block)) {
-        *given.entry((std::cmp::Reverse(block.level), block.start)).or_default() += 1;
-    }
-    let few = (lanes.len() as f64 * Rules::RUN_OUTLIERS) as usize;
-    // By start: the level of each common run. They do not overlap.
-    let mut common: BTreeMap<u64, u8> = BTreeMap::new();
-    for ((std::cmp::Reverse(level), start), count) in given {
-        if count > few && covering(&common, start).is_none() {
-            common.insert(start, level);
-        }
-    }
-    let sums: Vec<Vec<(u64, u8, Sum)>> = lanes
-        .iter()
-        .map(|track| {
-            let mut own: Vec<(u64, u8, Sum)> = Vec::new();
-            for (block, base_us) in track.blocks.iter().filter(|(block, _)| usable(block)) {
-                let Some((start, level)) = covering(&common, block.start).filter(|(_, level)| block.level <= *level)
-                else {
-                    continue;
-                };
-                // Digests mostly come in order: it is the last one, or a new one at the end.
-                let place = own.partition_point(|(other, ..)| *other < start);
-                if own.get(place).is_none_or(|(other, ..)| *other != start) {
-                    own.insert(place, (start, level, Sum::default()));
-                }
-                own[place].2.add(block, *base_us, waited);
-            }
-            own
-        })
-        .collect();
-    // How many calls were waited for in a run: the number that most ranks have.
-    let mut lengths: BTreeMap<u64, BTreeMap<u64, usize>> = BTreeMap::new();
+    let common = common(lanes, waited);
+    // How many calls were waited for in a common run: the number that most ranks have.
+    let mut most = vec![0; common.len()];
+    let mut sums: Vec<Sum> = Vec::new();
     if waited {
-        for (start, _, sum) in sums.iter().flatten() {
-            *lengths.entry(*start).or_default().entry(sum.calls).or_default() += 1;
+        let mut lengths: Vec<BTreeMap<u64, usize>> = vec![BTreeMap::new(); common.len()];
+        for track in lanes {
+            add_up(track, &common, waited, &mut sums);
+            let given = lengths.iter_mut().zip(&sums).filter(|(_, sum)| sum.calls > 0);
+            given.for_each(|(lengths, sum)| *lengths.entry(sum.calls).or_default() += 1);
+        }
+        for (most, lengths) in most.iter_mut().zip(lengths) {
+            let longest = lengths.into_iter().max_by_key(|(calls, ranks)| (*ranks, *calls));
+            *most = longest.map_or(0, |(calls, _)| calls);
         }
     }
-    let most = |start: u64| lengths.get(&start).and_then(|calls| calls.iter().max_by_key(|(calls, n)| (**n, **calls)));
-    let run = |(start, level, sum): (u64, u8, Sum)| {
+    let run = |((start, level), sum, most): ((u64, u8), &Sum, u64)| {
         // A run that came twice, or only a part of it, is left out.
-        let calls_in_all = if waited { most(start).map_or(0, |(calls, _)| *calls) } else { 1 << level };
-        let means = sum.means().filter(|_| sum.calls == calls_in_all)?;
+        let calls_in_all = if waited { most } else { 1 << level };
+        let means = if sum.calls > 0 && sum.calls == calls_in_all { sum.means()? } else { return None };
         let Means { entry_ns, duration_ns, halted_ns, held_ns, compute_ns } = means;
         let weight = u32::try_from(calls_in_all).unwrap_or(u32::MAX);
         Some(Run { seq: start, entry_ns, duration_ns, halted_ns, held_ns, compute_ns, unsure: None, weight, waited })
     };
-    let of_lane = |(track, own): (&Track<'_>, Vec<(u64, u8, Sum)>)| Sampled {
-        node: Arc::clone(track.node),
-        pid: track.pid.into(),
-        rank: track.lane.rank,
-        comm_hash: track.lane.comm_hash,
-        func: Arc::clone(&track.lane.func),
-        tier: track.lane.tier,
-        library: Arc::clone(&track.lane.library),
-        runs: own.into_iter().filter_map(run).collect(),
+    let of_lane = |track: &Track<'_>| {
+        add_up(track, &common, waited, &mut sums);
+        let mut runs = Vec::with_capacity(common.len());
+        runs.extend(common.iter().zip(&sums).zip(&most).filter_map(|((of, sum), most)| run((*of, sum, *most))));
+        Sampled {
+            node: Arc::clone(track.node),
+            pid: track.pid.into(),
+            rank: track.lane.rank,
+            comm_hash: track.lane.comm_hash,
+            func: Arc::clone(&track.lane.func),
+            tier: track.lane.tier,
+            library: Arc::clone(&track.lane.library),
+            runs,
+        }
     };
-    lanes.iter().zip(sums).map(of_lane).filter(|lane| !lane.runs.is_empty()).collect()
+    lanes.iter().map(of_lane).filter(|lane| !lane.runs.is_empty()).collect()
 }
 
-/// The common run in which a number lies.
-fn covering(runs: &BTreeMap<u64, u8>, seq: u64) -> Option<(u64, u8)> {
-    let (&start, &level) = runs.range(..=seq).next_back()?;
-    (seq - start < 1 << level).then_some((start, level))
+/// The runs that are compared, by start and level: of those that enough lanes gave, or a part of, the
+/// longest. They do not overlap; in order.
+fn common(lanes: &[Track<'_>], waited: bool) -> Vec<(u64, u8)> {
+    // How many lanes gave a run: mostly all in the same order.
+    let mut given: Places<(u64, u8)> = Places::default();
+    let mut counts: Vec<usize> = Vec::new();
+    for track in lanes {
+        given.restart();
+        for (block, _) in track.usable(waited) {
+            let place = given.of((block.start, block.level));
+            if place == counts.len() {
+                counts.push(0);
+            }
+            counts[place] += 1;
+        }
+    }
+    let few = (lanes.len() as f64 * Rules::RUN_OUTLIERS) as usize;
+    let enough = given.into_keys().into_iter().zip(counts).filter(|(_, count)| *count > few);
+    let mut longest_first: Vec<(u64, u8)> = enough.map(|(run, _)| run).collect();
+    longest_first.sort_unstable_by_key(|(start, level)| (std::cmp::Reverse(*level), *start));
+    let mut common: Vec<(u64, u8)> = Vec::with_capacity(longest_first.len());
+    for run in longest_first {
+        if covering(&common, run.0).is_none() {
+            common.insert(common.partition_point(|other| *other < run), run);
+        }
+    }
+    common
+}
+
+/// Sums of a lane's runs, one for each common run: no calls where it gave none.
+fn add_up(track: &Track<'_>, common: &[(u64, u8)], waited: bool, sums: &mut Vec<Sum>) {
+    sums.clear();
+    sums.resize(common.len(), Sum::default());
+    let mut last = 0;
+    for (block, base_us) in track.usable(waited) {
+        // Digests mostly come in order: it is the last one, or the next.
+        let near = (last..common.len().min(last + 2)).find(|place| covers(common[*place], block.start));
+        let Some(place) = near.or_else(|| covering(common, block.start)) else { continue };
+        last = place;
+        if block.level <= common[place].1 {
+            sums[place].add(block, base_us, waited);
+        }
+    }
+}
+
+/// The place of the common run in which a number lies.
+fn covering(runs: &[(u64, u8)], seq: u64) -> Option<usize> {
+    let before = runs.partition_point(|(start, _)| *start <= seq).checked_sub(1)?;
+    covers(runs[before], seq).then_some(before)
+}
+
+fn covers((start, level): (u64, u8), seq: u64) -> bool {
+    seq >= start && seq - start < 1 << level
 }

@@ -1,10 +1,8 @@
 //! One rank of one communicator under suspicion: by its lateness or by its compute time.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use observed::{Process, RankRef, Rules, hex};
+use observed::{RankRef, Rules, hex};
 use stats::{Moments, median};
 
 use super::episodes::{episode, steady_runs};
@@ -20,7 +18,7 @@ use crate::score::Scored;
 use crate::tally::{Tally, Waits};
 
 /// One rank of one communicator under suspicion.
-pub(super) struct Case<'a> {
+pub(super) struct Case<'a, 'c> {
     index: usize,
     s: &'a Scored,
     m: usize,
@@ -29,24 +27,17 @@ pub(super) struct Case<'a> {
     several: bool,
     /// It sends to or receives from single ranks.
     paired: bool,
-    elsewhere: &'a Elsewhere,
+    elsewhere: &'a Elsewhere<'c>,
     rules: &'a Rules,
 }
 
-impl<'a> Case<'a> {
-    pub(super) fn of(
-        index: usize,
-        s: &'a Scored,
-        m: usize,
-        rules: &'a Rules,
-        job_rank: &HashMap<Process, i32>,
-        elsewhere: &'a Elsewhere,
-    ) -> Self {
+impl<'a, 'c> Case<'a, 'c> {
+    pub(super) fn of(index: usize, s: &'a Scored, m: usize, rules: &'a Rules, elsewhere: &'a Elsewhere<'c>) -> Self {
         let member = &s.comm.members[m];
-        let process: Process = (Arc::clone(&member.node), member.pid);
-        let rank = job_rank.get(&process).copied().unwrap_or(member.rank);
-        let paired = elsewhere.paired.contains(&process);
-        let several = s.comm.one_sided > 0 || elsewhere.several.contains(&process);
+        let places = elsewhere.places(&member.node, member.pid);
+        let rank = elsewhere.job_rank(&member.node, member.pid).unwrap_or(member.rank);
+        let paired = places.is_some_and(|places| places.paired);
+        let several = s.comm.one_sided > 0 || places.is_some_and(|places| places.many > 1);
         let me = RankRef { rank, node: member.node.to_string(), pid: member.pid };
         Self { index, s, m, me, several, paired, elsewhere, rules }
     }

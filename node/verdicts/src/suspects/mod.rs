@@ -8,11 +8,11 @@ mod case;
 mod episodes;
 mod excess;
 
-use std::collections::{HashMap, HashSet};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use observed::{Process, RankRef, Rules};
+use observed::{RankRef, Rules};
 
 use crate::comm::Comm;
 use crate::report::Culprit;
@@ -80,67 +80,70 @@ impl Findings {
     }
 }
 
-/// A process's rank in the largest communicator that it is in.
-pub(crate) fn job_ranks<'a>(comms: impl Iterator<Item = &'a Comm>) -> HashMap<Process, i32> {
-    let mut best: HashMap<Process, (i32, i32)> = HashMap::new();
-    for comm in comms {
-        let size = comm.nranks.unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
-        for m in &comm.members {
-            let entry = best.entry((Arc::clone(&m.node), m.pid)).or_insert((size, m.rank));
-            if size > entry.0 {
-                *entry = (size, m.rank);
-            }
-        }
-    }
-    best.into_iter().map(|(process, (_, rank))| (process, rank)).collect()
-}
-
-/// Where else processes communicate.
-#[derive(Default)]
-pub(crate) struct Elsewhere {
-    /// They are in more than one communicator.
-    several: HashSet<Process>,
-    /// They send to or receive from single ranks.
-    paired: HashSet<Process>,
+/// What is known of processes by all communicators together.
+pub(crate) struct Elsewhere<'a> {
+    comms: Vec<&'a Comm>,
+    /// Of each process, once one is asked about: mostly nobody stands out.
+    places: OnceCell<HashMap<(&'a str, i64), Places>>,
     /// Places in communicators that are compared, of all processes together.
     compared: usize,
     /// Where calls only enqueue, their entries bear out that hosts wait for them.
     hosts_wait: bool,
 }
 
-impl Elsewhere {
+/// Where a process communicates.
+#[derive(Default)]
+struct Places {
+    /// The size of the largest communicator that it is in, and its rank there.
+    largest: Option<(i32, i32)>,
+    /// Communicators in which it may wait for somebody.
+    many: usize,
+    /// It sends to or receives from single ranks.
+    paired: bool,
+}
+
+/// Whether a rank of a communicator may wait for somebody there.
+fn meets(comm: &Comm) -> bool {
+    comm.members.len() > 1 || comm.paired > 0
+}
+
+impl<'a> Elsewhere<'a> {
     /// From all communicators of the input.
-    pub(crate) fn of(scored: &[Scored], thin: &[Comm]) -> Self {
-        let mut elsewhere = Self { hosts_wait: hosts_wait(scored.iter()), ..Self::default() };
-        let mut seen: HashSet<Process> = HashSet::new();
-        let comms = scored.iter().map(|s| &s.comm).chain(thin);
-        for comm in comms.filter(|c| c.members.len() > 1 || c.paired > 0) {
-            elsewhere.compared += if comm.coupled > 0 { comm.members.len() } else { 0 };
-            for m in &comm.members {
-                let process: Process = (Arc::clone(&m.node), m.pid);
-                if comm.paired > 0 {
-                    elsewhere.paired.insert(process.clone());
-                }
-                if !seen.insert(process.clone()) {
-                    elsewhere.several.insert(process);
+    pub(crate) fn of(scored: &'a [Scored], thin: &'a [Comm]) -> Self {
+        let comms: Vec<&Comm> = scored.iter().map(|s| &s.comm).chain(thin).collect();
+        let compared = comms.iter().filter(|c| meets(c) && c.coupled > 0).map(|c| c.members.len()).sum();
+        Self { comms, places: OnceCell::new(), compared, hosts_wait: hosts_wait(scored.iter()) }
+    }
+
+    fn places<'s>(&'s self, node: &'s str, pid: i64) -> Option<&'s Places> {
+        let all = self.places.get_or_init(|| {
+            let mut all: HashMap<(&'a str, i64), Places> = HashMap::new();
+            for comm in self.comms.iter().copied() {
+                let size = comm.nranks.unwrap_or_else(|| i32::try_from(comm.members.len()).unwrap_or(i32::MAX));
+                for m in &comm.members {
+                    let of = all.entry((&m.node, m.pid)).or_default();
+                    if of.largest.is_none_or(|(largest, _)| size > largest) {
+                        of.largest = Some((size, m.rank));
+                    }
+                    of.many += usize::from(meets(comm));
+                    of.paired |= comm.paired > 0;
                 }
             }
-        }
-        elsewhere
+            all
+        });
+        all.get(&(node, pid))
+    }
+
+    /// A process's rank in the largest communicator that it is in.
+    pub(crate) fn job_rank(&self, node: &str, pid: i64) -> Option<i32> {
+        Some(self.places(node, pid)?.largest?.1)
     }
 }
 
 /// Look for suspects in one communicator.
-pub(crate) fn suspects(
-    index: usize,
-    s: &Scored,
-    rules: &Rules,
-    job_rank: &HashMap<Process, i32>,
-    elsewhere: &Elsewhere,
-    findings: &mut Findings,
-) {
-    for m in 0..s.comm.members.len() {
-        let case = Case::of(index, s, m, rules, job_rank, elsewhere);
+pub(crate) fn suspects(index: usize, s: &Scored, rules: &Rules, elsewhere: &Elsewhere<'_>, findings: &mut Findings) {
+    for (m, _) in stand_out(s).into_iter().enumerate().filter(|(_, stands_out)| *stands_out) {
+        let case = Case::of(index, s, m, rules, elsewhere);
         let late = case.by_lateness(findings);
         let own = case.by_compute(findings);
         // What the others wait is the better evidence, unless it shows only a part.
@@ -151,4 +154,18 @@ pub(crate) fn suspects(
             (late, own) => own.or(late).or_else(|| case.by_held()),
         });
     }
+}
+
+/// Which members anything speaks against: a window, or several together, in which they are flagged, or
+/// time off their CPU. The others are no suspects.
+fn stand_out(s: &Scored) -> Vec<bool> {
+    let mut stand_out = vec![false; s.comm.members.len()];
+    for flags in s.flags.iter().chain(s.coarse.iter().map(|(_, costs)| costs)) {
+        stand_out.iter_mut().zip(flags).for_each(|(out, flags)| *out |= flags.late || flags.compute);
+    }
+    for met in &s.comm.met {
+        let off_cpu = met.cells.iter().map(|cell| cell.is_some_and(|cell| cell.off_cpu_ns() > 0));
+        stand_out.iter_mut().zip(off_cpu).for_each(|(out, off_cpu)| *out |= off_cpu);
+    }
+    stand_out
 }

@@ -216,8 +216,8 @@ impl<'a> View<'a> {
     fn met(&self, window: i64, lookback: i64, often: usize) -> bool {
         let windows = window - lookback + 1..=window;
         let received = |page: &'a Page| page.received_within(windows.clone(), self.reference);
-        let all = self.pages().flat_map(|(_, page)| received(page)).flat_map(|received| &received.largest);
-        let Some(largest) = all.map(|meets| meets.ranks).max() else { return false };
+        let all = self.pages().flat_map(|(_, page)| received(page)).filter_map(|received| received.most_ranks);
+        let Some(largest) = all.max() else { return false };
         self.pages().any(|(_, page)| {
             let mut meetings = Meetings::of(largest);
             received(page).any(|received| meetings.add(received) >= often)
@@ -299,7 +299,6 @@ impl<'a> View<'a> {
         input.until_ns = end_of(window);
         input.since_ns = end_of(window - lookback);
         input.coverage = self.coverage(window, &digests);
-        input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
         for (node, page, digests) in &digests {
             let ended = |pid: i64, at_ns: i64, how: &str| Gone { node: (*node).into(), pid, at_ns, how: how.into() };
             if let Some(last) = digests.last() {
@@ -316,6 +315,11 @@ impl<'a> View<'a> {
         let times =
             digests.iter().flat_map(|(_, page, _)| page.times(window - LONG_LOOKBACK + 1..=window, self.reference));
         input.times = times.filter(|time| !gone.contains(&(&*time.node, time.pid))).cloned().collect();
+        // Who waits for nobody does not hang, however far it got.
+        let waits = !input.in_calls.is_empty() || !input.syncing.is_empty();
+        if waits || !gone.is_empty() || input.totals.is_empty() {
+            input.progress = digests.iter().flat_map(|(_, page, _)| page.progress(window, self.reference)).collect();
+        }
         let ended = Ended::leave_out(&mut input, &gone);
         (input, ended)
     }

@@ -29,10 +29,14 @@ pub(super) struct Received {
     at_ns: i64,
     /// Runs of calls in it.
     pub(super) blocks: usize,
+    /// Lanes in it.
+    lanes: usize,
     /// The longest mean duration of one of these, microseconds.
     pub(super) longest_us: u64,
-    /// The largest communicators in which all ranks meet, of those in it.
+    /// The largest communicators in which all ranks meet, of those in it,
     pub(super) largest: Vec<Meets>,
+    /// and their size.
+    pub(super) most_ranks: Option<i32>,
 }
 
 /// A communicator in a digest.
@@ -128,7 +132,10 @@ impl Page {
         (self.id, self.unread) = (reference_id(node), None);
         self.remember(node, &digest);
         let (blocks, longest_us, largest) = (digest.blocks(), digest.longest_us(), Meets::largest(&digest));
-        self.received.insert(window, Received { digest, at_ns: now_ns, blocks, longest_us, largest });
+        let (lanes, most_ranks) = (digest.lanes.len(), largest.first().map(|meets| meets.ranks));
+        let received = Received { digest, at_ns: now_ns, blocks, lanes, longest_us, largest, most_ranks };
+        self.received.insert(window, received);
+
         self.forget();
         true
     }
@@ -296,11 +303,15 @@ impl Page {
                 !goes
             });
         }
+        // What is within the short look back is kept in any case.
+        if self.received.first_key_value().is_some_and(|(oldest, _)| *oldest >= newest - LOOKBACK - NODE_WINDOWS) {
+            return;
+        }
         let (mut blocks, mut lanes, mut keep_from) = (0, 0, newest - RARE_LOOKBACK);
         let (mut meetings, mut met) = (Meetings::default(), 0);
         for (window, received) in self.received.iter().rev() {
             blocks += received.blocks;
-            lanes += received.digest.lanes.len();
+            lanes += received.lanes;
             let many = blocks > MOST_BLOCKS || lanes > MOST_KEPT_LANES;
             if met < 2 * Rules::FEW_COLLECTIVES {
                 met = meetings.add(received);

@@ -4,9 +4,12 @@
 //! layout is described once for both ways. What a reader would refuse a writer refuses as well.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::{DecodeError, LARGEST, LONGEST_NAME, NAMES, fold, unfold};
+
+/// [`NAMES`], shared by all digests.
+static KNOWN: LazyLock<[Arc<str>; NAMES.len()]> = LazyLock::new(|| NAMES.map(Arc::from));
 
 pub(super) type Coded<T> = Result<T, DecodeError>;
 
@@ -172,7 +175,7 @@ impl<'a> Coder<'a> {
         Ok(match self.byte(name.map_or(0, place))? {
             0 => None,
             1 => Some(self.text(name.map_or("", |name| name))?),
-            code => Some((*NAMES.get(usize::from(code) - 2).ok_or(DecodeError::Value("function"))?).into()),
+            code => Some(Arc::clone(KNOWN.get(usize::from(code) - 2).ok_or(DecodeError::Value("function"))?)),
         })
     }
 

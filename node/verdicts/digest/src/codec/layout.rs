@@ -130,9 +130,12 @@ impl Coder<'_> {
                 return Err(DecodeError::Value("process"));
             }
             unused = unused.max(places.get(&(lane.comm_hash, lane.nranks)).map_or(0, |place| place + 1));
-            let known = like.and_then(|like| before.get(&(like.comm_hash, Arc::clone(&like.func)))).cloned();
             let key = (lane.comm_hash, Arc::clone(&lane.func));
-            coder.lane(lane, like, before.entry(key).or_insert_with(|| known.unwrap_or_default()))?;
+            if !before.contains_key(&key) {
+                let known = like.and_then(|like| before.get(&(like.comm_hash, Arc::clone(&like.func)))).cloned();
+                before.insert(key.clone(), known.unwrap_or_default());
+            }
+            coder.lane(lane, like, before.entry(key).or_default())?;
             neighbour.added(&all[..=at]);
             Ok(())
         })?;
