@@ -111,7 +111,6 @@ pub(crate) const OPEN_CALLS: &str = "open_calls";
 /// Kinds of actions at calls: the beginnings of the programs' names.
 pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
-pub(crate) const SYMBOL: &str = "symbol";
 pub(crate) const VERBS: &str = "verbs";
 
 /// The result of attaching to a file. The probes last as long as the links.
@@ -176,17 +175,12 @@ pub(crate) fn attach_places(
     places: &Places,
 ) -> libbpf_rs::Result<Vec<Link>> {
     match places {
-        Places::Function(target) => {
-            let attached = attach(object, SYMBOL, mode, path, std::slice::from_ref(target))?;
-            // its first instruction cannot be probed: nothing would ever be counted
-            let refused = libbpf_rs::Error::from_raw_os_error(libc::EOPNOTSUPP);
-            if attached.refused.is_empty() { Ok(attached.links) } else { Err(refused) }
-        }
-        Places::Unwinding { entry, exits } => {
-            let mut links = attach_points(object, "symbol_exit", mode, path, exits)?;
+        Places::Function { entry, ends } => {
+            let mut links = attach_points(object, "symbol_exit", mode, path, ends)?;
             links.extend(attach_points(object, "symbol_entry", mode, path, std::slice::from_ref(entry))?);
             Ok(links)
         }
+        Places::Entries { entry, .. } => attach_points(object, "symbol_point", mode, path, std::slice::from_ref(entry)),
         Places::Points(points) => attach_points(object, "symbol_point", mode, path, points),
     }
 }

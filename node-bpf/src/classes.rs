@@ -157,11 +157,6 @@ pub static CLASSES: &[ProbeClass] = &[
         needs: &[],
         libraries: &[],
         programs: &[
-            "symbol_session",
-            "symbol_enter_multi",
-            "symbol_return_multi",
-            "symbol_enter_single",
-            "symbol_return_single",
             "symbol_entry_session",
             "symbol_entry_multi",
             "symbol_entry_single",

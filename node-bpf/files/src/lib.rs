@@ -22,8 +22,8 @@ mod wire;
 
 pub use files::{Files, Outcome, Ticket};
 pub use question::{
-    Answer, CommLayout, Elf, EntryAndEnds, FileId, Found, Function, Interpreter, NcclBuild, Place, Point, Question,
-    Segment, Symbol, Table,
+    Answer, CommLayout, Elf, Ends, EntryAndEnds, FileId, Found, Function, Interpreter, NcclBuild, NoEnds, Place, Point,
+    Question, Segment, Symbol, Table,
 };
 pub use reader::Refusal;
 pub use regular::{MappedFile, Regular};

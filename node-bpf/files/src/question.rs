@@ -184,8 +184,32 @@ pub struct Found {
     /// Where it begins; of [`Answer::Matching`] the instruction at which a probe sees that at the least
     /// cost.
     pub file_offset: u64,
-    /// Of functions that an exception may leave: the ends, as file offsets.
-    pub exits: Option<Vec<u64>>,
+    /// Where it ends; or why it is not certain where, for people.
+    pub ends: Result<Ends, NoEnds>,
+}
+
+/// Why the ends of a function's calls cannot be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoEnds {
+    /// For people.
+    pub reason: String,
+    /// Each time that its beginning is passed is a call of it.
+    pub entries_are_calls: bool,
+}
+
+impl From<String> for NoEnds {
+    fn from(reason: String) -> NoEnds {
+        NoEnds { reason, entries_are_calls: true }
+    }
+}
+
+/// Where a function ends, as file offsets: at least one place. No exception passes these.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// Instructions that return.
+    pub returns: Vec<u64>,
+    /// Jumps to another function in place of a return: what is returned is not known there.
+    pub jumps: Vec<u64>,
 }
 
 /// One place of a USDT point.

@@ -18,7 +18,6 @@ struct {
 static const struct rm_caller new_caller;
 
 #if defined(__TARGET_ARCH_x86)
-#define RETURN_MOVES_SP 8 /* it takes the return address off */
 /* The return address of the function that is entered; 0: not known. */
 static __always_inline __u64 return_address(__u64 sp) {
   __u64 word = 0;
@@ -26,7 +25,6 @@ static __always_inline __u64 return_address(__u64 sp) {
   return word;
 }
 #else
-#define RETURN_MOVES_SP 0
 static __always_inline __u64 return_address(__u64 sp) { return 0; }
 #endif
 
@@ -188,11 +186,6 @@ CALL_PROGRAM(function_entry, function_entered(ctx))
 CALL_PROGRAM(function_end, function_left(ctx, PT_REGS_SP(ctx)))
 CALL_PROGRAM(pair_begin, pair_begins(ctx))
 CALL_PROGRAM(pair_end, pair_ends(ctx))
-
-SEC("uretprobe.multi")
-int function_return_multi(struct pt_regs *ctx) { return function_left(ctx, PT_REGS_SP(ctx) - RETURN_MOVES_SP); }
-SEC("uretprobe")
-int function_return_single(struct pt_regs *ctx) { return function_left(ctx, PT_REGS_SP(ctx) - RETURN_MOVES_SP); }
 
 /* A thread ends, or has begun another program: the call it is in has no answer. */
 static __always_inline void caller_ends(__u32 tid) {

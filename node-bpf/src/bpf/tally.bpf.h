@@ -300,6 +300,7 @@ static __always_inline int tally_left_run(struct pt_regs *ctx, __u64 sp, bool sy
   tally_add(pid_of(task), func, duration, call->have & RM_TALLY_HAVE_BYTES ? call->bytes : 0, control->epoch);
   bool after = !symbols && call->have & RM_TALLY_AFTER_COLLECTIVE;
   __u8 flags = cookie >> 24;
+  if (symbols && flags & RM_TALLY_HANDS_OVER) call->have |= RM_TALLY_NO_RETURN;
   if (!symbols && flags & (RM_TALLY_CAPTURE_BEGIN | RM_TALLY_CAPTURE_END))
     device_captures(flags & RM_TALLY_CAPTURE_BEGIN, call->stream, PT_REGS_RC(ctx));
   if (!symbols && flags & (RM_TALLY_EVENT_RECORD | RM_TALLY_EVENT_WAIT))

@@ -16,6 +16,7 @@
 #define RM_TALLY_STREAM_BEHIND 2 /* the stream argument points to a launch configuration, whose stream is at 32 */
 #define RM_TALLY_EVENT_RECORD 16 /* marks a place of its stream with the event that is its first argument … */
 #define RM_TALLY_EVENT_WAIT 32   /* … and lets its stream wait for that of its second */
+#define RM_TALLY_HANDS_OVER 64   /* an end at which another function is jumped to, which returns in its place */
 
 /* Durations fall into buckets: below 32 ns one each, then 32 to every power of two. Only those in use exist. */
 struct rm_tally_key {
@@ -63,6 +64,7 @@ struct rm_tally_control {
 #define RM_TALLY_HAVE_BYTES 2
 #define RM_TALLY_HAVE_KIND 4
 #define RM_TALLY_HAVE_STREAM 8
+#define RM_TALLY_NO_RETURN 16 /* what is returned is not known */
 struct rm_tally_row {
   unsigned int kind;
   unsigned short func;

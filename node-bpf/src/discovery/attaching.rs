@@ -26,7 +26,7 @@ use crate::gloo;
 use crate::libraries::library_of;
 use crate::maps::{self, FileKey};
 use crate::shared::AttachedFile;
-use crate::symbol_probes;
+use crate::symbol_probes::{self, Places};
 use crate::symbols::{self, Target};
 use crate::verbs;
 use record::{Library, printable};
@@ -323,7 +323,7 @@ impl Discovery {
         let path = opened.as_path();
         if let Probed::Named(index) = probed {
             let answer = outcomes.into_iter().next().ok_or("it was not asked")?;
-            return self.attach_named(path, shown, index, answer).map(FileProbes::from);
+            return self.attach_named(path, shown, index, user, answer).map(FileProbes::from);
         }
         if probed == Probed::Collectives(Library::Gloo) {
             let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
@@ -438,7 +438,14 @@ impl Discovery {
     }
 
     /// Probes the matches of one of the user's probes in a file, and records the outcome.
-    fn attach_named(&mut self, path: &Path, shown: &Path, index: usize, answer: Outcome) -> Result<Vec<Link>, String> {
+    fn attach_named(
+        &mut self,
+        path: &Path,
+        shown: &Path,
+        index: usize,
+        user: Option<u32>,
+        answer: Outcome,
+    ) -> Result<Vec<Link>, String> {
         let Some(spec) = self.probes.get(index) else { return Ok(vec![]) };
         let name = shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
@@ -447,10 +454,15 @@ impl Discovery {
             .and_then(|answer| symbol_probes::places(&answer, name, spec, &self.shared.counted));
         let attached = places.and_then(|places| {
             let links = attach::attach_places(&self.object, self.mode, path, &places).map_err(|e| e.to_string())?;
-            Ok((links, places.count()))
+            Ok((links, places))
         });
         let result = match attached {
-            Ok((links, probes)) => {
+            Ok((links, places)) => {
+                let probes = places.count();
+                if let Places::Entries { reason, .. } = places {
+                    let problem = format!("{}: calls of {spec} are counted, and not timed: {reason}", shown.display());
+                    self.shared.problem(user, &problem);
+                }
                 tracing::info!(path = %printable(&shown.to_string_lossy()), %spec, probes, "probing a function");
                 let attached =
                     AttachedFile { path: shown.to_owned(), library: "symbol", symbols: vec![spec.to_string()] };

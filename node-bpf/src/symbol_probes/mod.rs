@@ -4,22 +4,24 @@
 
 mod spec;
 
-use files::{Answer, Point, Question};
+use files::{Answer, Ends, NoEnds, Point, Question};
 
 use crate::symbols::Target;
 use crate::tally::registry::{Registry, SymbolInfo};
+use crate::tally::wire::HANDS_OVER;
 
 use spec::What;
 pub(crate) use spec::named;
 pub use spec::{ProbeSpec, SpecError};
 
-/// Where to put probes in a file.
+/// Where to put probes in a file. Return probes are not among them: an exception or a jump through a
+/// function that has one ends the program, and nobody knows what passes through a function of the user's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Places {
-    /// A function that is left by returning (or by a jump): entry and return probes.
-    Function(Target),
-    /// One that an exception may leave: probes at its entry and at its ends.
-    Unwinding { entry: Target, exits: Vec<Target> },
+    /// A function: probes at its entry and at its ends.
+    Function { entry: Target, ends: Vec<Target> },
+    /// A function whose ends are not known, and why: its calls are counted.
+    Entries { entry: Target, reason: String },
     /// Points without duration.
     Points(Vec<Target>),
 }
@@ -28,12 +30,15 @@ impl Places {
     /// How many probes.
     pub(crate) fn count(&self) -> usize {
         match self {
-            Places::Function(_) => 2,
-            Places::Unwinding { exits, .. } => 1 + exits.len(),
+            Places::Function { ends, .. } => 1 + ends.len(),
+            Places::Entries { .. } => 1,
             Places::Points(points) => points.len(),
         }
     }
 }
+
+/// What is added to the name of a function of which entries are counted alone.
+const ENTRIES: &str = " (entries)";
 
 /// What is asked of a file that `spec` means.
 pub(crate) fn question(spec: &ProbeSpec) -> Question {
@@ -63,13 +68,25 @@ pub(crate) fn places(
     };
     match (&spec.what, answer) {
         (What::Function { with_ret, .. }, Answer::Function(found)) => {
-            let cookie = cookie(&found.shown, *with_ret, false)?;
-            let at = |file_offset| target(&found.shown, file_offset, cookie, 0);
-            let entry = at(found.file_offset);
-            Ok(match &found.exits {
-                None => Places::Function(entry),
-                Some(exits) => Places::Unwinding { entry, exits: exits.iter().copied().map(at).collect() },
-            })
+            let shown = &found.shown;
+            match &found.ends {
+                Ok(Ends { returns, .. }) if *with_ret && returns.is_empty() => Err(format!(
+                    "{shown} goes on in another function at its end: what it returns is not seen (:retval)"
+                )),
+                Ok(Ends { returns, jumps }) => {
+                    let cookie = cookie(shown, *with_ret, false)?;
+                    let at = |file_offset: &u64| target(shown, *file_offset, cookie, 0);
+                    let over = |file_offset: &u64| target(shown, *file_offset, cookie | HANDS_OVER, 0);
+                    let ends = returns.iter().map(at).chain(jumps.iter().map(over)).collect();
+                    Ok(Places::Function { entry: at(&found.file_offset), ends })
+                }
+                Err(NoEnds { reason, entries_are_calls: true }) if !with_ret => {
+                    let cookie = cookie(&format!("{shown}{ENTRIES}"), false, true)?;
+                    let entry = target(shown, found.file_offset, cookie, 0);
+                    Ok(Places::Entries { entry, reason: reason.clone() })
+                }
+                Err(NoEnds { reason, .. }) => Err(format!("{shown}: {reason}")),
+            }
         }
         (What::Usdt { provider, name }, Answer::Points(points)) => {
             let shown = format!("{provider}:{name}");

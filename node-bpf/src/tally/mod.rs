@@ -273,7 +273,7 @@ pub(crate) fn row(raw: &RawRow, registry: &Registry, clock: &Clock, process: Opt
             rank,
             library: info.library.clone(),
             symbol: info.symbol.clone(),
-            ret: info.with_ret.then_some(raw.ret as i64),
+            ret: (info.with_ret && !has(wire::NO_RETURN)).then_some(raw.ret as i64),
             cgroup_id: raw.cgroup_id,
         }),
     })

@@ -9,6 +9,10 @@ pub(crate) const AFTER_COLLECTIVE: u16 = 1;
 pub(crate) const HAVE_BYTES: u16 = 2;
 pub(crate) const HAVE_KIND: u16 = 4;
 pub(crate) const HAVE_STREAM: u16 = 8;
+pub(crate) const NO_RETURN: u16 = 16;
+
+/// `RM_TALLY_HANDS_OVER`, in a cookie.
+pub(crate) const HANDS_OVER: u64 = 64 << 24;
 
 /// `RM_TALLY_BUDGETS`, and which one is whose.
 pub(crate) const BUDGETS: usize = 4;

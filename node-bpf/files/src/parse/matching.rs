@@ -4,7 +4,7 @@
 use super::{demangle, entry};
 use object::Object as _;
 
-use super::names::{Function, Marks, functions_of, near, shown, squeezed};
+use super::names::{COLD, Function, Marks, functions_of, near, shown, squeezed};
 use super::sections::Object;
 use crate::question::Found;
 
@@ -14,8 +14,6 @@ const MOST_MATCHING: usize = 64;
 const LONGEST_NAME: usize = 128;
 /// How compilers mark copies of a function that are called in its place.
 const COPIES: [&str; 7] = [".part.", ".constprop.", ".isra.", ".lto_priv.", ".llvm.", ".clone.", ".localalias"];
-/// A part of a function that is jumped to, not called.
-const COLD: &str = ".cold";
 
 /// The functions of this name, each with its ends.
 pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Vec<Found>, String> {
@@ -39,17 +37,12 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Vec<Found>, Stri
     functions.iter().map(|function| found(object, &marks, function)).collect()
 }
 
-fn found(object: &Object<'_>, marks: &Marks, function: &Function) -> Result<Found, String> {
+fn found(object: &Object<'_>, marks: &Marks<'_, '_>, function: &Function) -> Result<Found, String> {
     let readable = short(bare(&function.name));
     let probe = entry::probe_at(object, function.address, function.bytes);
     let file_offset = object.offset_of(probe).ok_or_else(|| format!("{readable} is not in the file's code"))?;
-    let exits = marks.ends(object, function);
-    let is_plain = readable == bare(&function.name);
-    if exits.is_empty() && !is_plain {
-        return Err(format!("{readable}: no return is found in its code, so the ends of its calls are not seen"));
-    }
-    let exits = (!exits.is_empty()).then_some(exits);
-    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, exits })
+    let ends = marks.ends(function, probe);
+    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, ends })
 }
 
 fn nothing(object: &Object<'_>, wanted: &str) -> String {
@@ -193,7 +186,10 @@ mod tests {
         let found = find(&object, "files::parse::matching::tests::marker").unwrap();
         let [one] = &found[..] else { panic!("{found:?}") };
         assert_eq!(one.shown, "files::parse::matching::tests::marker");
-        assert!(one.exits.as_ref().is_some_and(|exits| exits.iter().all(|exit| *exit >= one.file_offset)), "{one:?}");
+        assert!(
+            one.ends.as_ref().is_ok_and(|ends| ends.returns.iter().all(|exit| *exit >= one.file_offset)),
+            "{one:?}"
+        );
         let error = find(&object, "files::parse::matching::tests::markers").unwrap_err();
         assert!(error.contains("near to it: files::parse::matching::tests::marker"), "{error}");
         assert!(find(&object, "zzzzzzzzzz").unwrap_err().contains("nm -C"));

@@ -5,6 +5,7 @@ mod demangle;
 mod entry;
 mod exits;
 mod exports;
+mod frames;
 mod interpreter;
 mod layout;
 mod matching;

@@ -5,19 +5,26 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use gimli::UnwindSection;
-use object::{Object as _, ObjectSection, ObjectSymbol, SymbolKind};
+use object::elf::STT_GNU_IFUNC;
+use object::{Object as _, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
 
-use super::sections::Object;
+use super::exits::Target;
+use super::frames::Frames;
+use super::sections::{Object, Symbol};
 use super::{demangle, exits};
-use crate::question::{EntryAndEnds, Found};
+use crate::question::{Ends, EntryAndEnds, Found, NoEnds};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) name: String,
     pub(super) address: u64,
     pub(super) bytes: u64,
+    /// Its code chooses the function (IFUNC), and is not it.
+    pub(super) is_resolver: bool,
 }
+
+/// A part of a function that is jumped to, not called.
+pub(super) const COLD: &str = ".cold";
 
 /// Most similar names in an error message.
 const MOST_SHOWN: usize = 6;
@@ -40,14 +47,8 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
     };
     let shown = demangle::readable(&function.name);
     let file_offset = object.offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
-    if shown == function.name {
-        return Ok(Found { shown, file_offset, exits: None });
-    }
-    let exits = Marks::of(object).ends(object, &function);
-    if exits.is_empty() {
-        return Err(format!("{shown}: no return is found in its code, so its calls cannot be timed"));
-    }
-    Ok(Found { shown, file_offset, exits: Some(exits) })
+    let ends = Marks::of(object).ends(&function, function.address);
+    Ok(Found { shown, file_offset, ends })
 }
 
 /// The exported functions of these mangled names: of each row the first that is there, with its
@@ -65,79 +66,142 @@ pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option
     let of = |names: &Vec<String>| {
         let function = names.iter().find_map(|name| functions.get(name))?;
         let entry = object.offset_of(function.address)?;
-        Some(EntryAndEnds { entry, ends: marks.ends(object, function) })
+        let ends = marks.ends(function, function.address);
+        let all = ends.map(|Ends { returns, jumps }| [returns, jumps].concat()).unwrap_or_default();
+        Some(EntryAndEnds { entry, ends: all })
     };
     wanted.iter().map(of).collect()
 }
 
-/// What tells a jump to another function from one within a function.
-pub(super) struct Marks {
+/// What a file says of its functions' code: what tells a jump to another function from one within a
+/// function.
+pub(super) struct Marks<'o, 'd> {
+    object: &'o Object<'d>,
+    frames: Option<Frames<'d>>,
     /// Where functions begin, ascending.
     starts: Vec<u64>,
-    /// Where the cold parts of functions begin, ascending: they have symbols of their own, and are
-    /// no other functions.
-    cold: Vec<u64>,
+    /// The cold parts of functions, by address: they have symbols of their own, and are no other functions.
+    cold: Vec<Cold<'d>>,
     /// The stubs through which functions of other files are called.
     stubs: Vec<Range<u64>>,
 }
 
-impl Marks {
-    pub(super) fn of(object: &Object<'_>) -> Self {
+/// `f.cold`, of `f`.
+struct Cold<'d> {
+    address: u64,
+    bytes: u64,
+    of: &'d str,
+}
+
+impl<'o, 'd> Marks<'o, 'd> {
+    pub(super) fn of(object: &'o Object<'d>) -> Self {
         let file = &object.file;
-        let mut starts: Vec<u64> = file.dynamic_symbols().chain(file.symbols()).map(|s| s.address()).collect();
+        let (mut starts, mut cold) = (vec![], vec![]);
+        for symbol in file.dynamic_symbols().chain(file.symbols()).filter(|symbol| symbol.is_definition()) {
+            let name = symbol.name().unwrap_or_default();
+            match name.find(COLD) {
+                Some(at) => cold.push(Cold { address: symbol.address(), bytes: symbol.size(), of: &name[..at] }),
+                None if matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown) => {
+                    starts.push(symbol.address());
+                }
+                None => {}
+            }
+        }
         starts.sort_unstable();
-        let is_cold = |name: &[u8]| name.windows(5).any(|part| part == b".cold");
-        let of_cold = file.symbols().filter(|symbol| symbol.name_bytes().is_ok_and(is_cold));
-        let mut cold: Vec<u64> = of_cold.map(|symbol| symbol.address()).collect();
-        cold.sort_unstable();
+        starts.dedup();
+        cold.sort_unstable_by_key(|part| part.address);
         let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
         let stubs = file.sections().filter(is_stub);
         let stubs = stubs.map(|stub| stub.address()..stub.address().saturating_add(stub.size())).collect();
-        Self { starts, cold, stubs }
+        Self { object, frames: Frames::of(object), starts, cold, stubs }
     }
 
-    /// File offsets of a function's ends.
-    pub(super) fn ends(&self, object: &Object<'_>, function: &Function) -> Vec<u64> {
-        let code = object.section_at(function.address);
-        let code =
-            code.and_then(|section| section.data_range(function.address, function.bytes.min(MOST_CODE_BYTES)).ok()?);
-        let is_stub = |target: u64| self.stubs.iter().any(|stub| stub.contains(&target));
-        let is_function = |target: u64| {
-            let begins = self.starts.binary_search(&target).is_ok() && self.cold.binary_search(&target).is_err();
-            begins || is_stub(target)
+    /// A function's ends, as file offsets, where its entry is probed at this address.
+    ///
+    /// # Errors
+    /// Why it is not certain which they are, for people.
+    pub(super) fn ends(&self, function: &Function, probed: u64) -> Result<Ends, NoEnds> {
+        if function.is_resolver {
+            let reason = "its code is chosen when it is loaded (IFUNC): name the function that is chosen".to_owned();
+            return Err(NoEnds { reason, entries_are_calls: false });
+        }
+        if function.bytes > MOST_CODE_BYTES {
+            return Err(format!("it has {} MiB of code", function.bytes >> 20).into());
+        }
+        let code = self.code(function.address, function.bytes).unwrap_or_default();
+        let around = AroundOne { marks: self, function };
+        let architecture = self.object.file.architecture();
+        let Ends { returns, jumps } = exits::of(architecture, (function.address, code), probed, &around)?;
+        let offsets = |ends: Vec<u64>| {
+            let offset = |at: u64| self.object.offset_of(at).ok_or_else(|| "its code is not in the file".to_owned());
+            ends.into_iter().map(offset).collect::<Result<Vec<u64>, String>>()
         };
-        let piece = |target: u64| {
-            if is_stub(target) {
-                return None; // leads out of the file
-            }
-            let (address, bytes) = frame_of(object, target)?;
-            Some((address, object.section_at(address)?.data_range(address, bytes.min(MOST_CODE_BYTES)).ok()??))
-        };
-        let first = (function.address, code.unwrap_or_default());
-        let ends = exits::follow(object.file.architecture(), first, piece, is_function);
-        ends.into_iter().filter_map(|at| object.offset_of(at)).collect()
+        Ok(Ends { returns: offsets(returns)?, jumps: offsets(jumps)? })
+    }
+
+    fn code(&self, address: u64, bytes: u64) -> Option<&'d [u8]> {
+        self.object.section_at(address)?.data_range(address, bytes).ok()?
+    }
+
+    /// The cold part around an address.
+    fn cold_at(&self, address: u64) -> Option<&Cold<'d>> {
+        let at = self.cold.partition_point(|part| part.address <= address).checked_sub(1)?;
+        self.cold.get(at).filter(|part| address - part.address < part.bytes)
     }
 }
 
-/// Beginning and size of the function, or the part of one, around an address, by the unwind tables
-/// (`.eh_frame`): stripped files have those, too.
-fn frame_of(object: &Object<'_>, address: u64) -> Option<(u64, u64)> {
-    let section = object.file.section_by_name(".eh_frame")?;
-    let text = object.file.section_by_name(".text")?;
-    let little = object.file.is_little_endian();
-    let endian = if little { gimli::RunTimeEndian::Little } else { gimli::RunTimeEndian::Big };
-    let frames = gimli::EhFrame::new(section.data().ok()?, endian);
-    let bases = gimli::BaseAddresses::default().set_eh_frame(section.address()).set_text(text.address());
-    let to_cie = gimli::UnwindSection::cie_from_offset;
-    // the index to search in, which linkers make: a large file has a million entries
-    if let Some(index) = object.file.section_by_name(".eh_frame_hdr") {
-        let bases = bases.clone().set_eh_frame_hdr(index.address());
-        let header = gimli::EhFrameHdr::new(index.data().ok()?, endian).parse(&bases, 8).ok()?;
-        let frame = header.table()?.fde_for_address(&frames, &bases, address, to_cie).ok()?;
-        return Some((frame.initial_address(), frame.len()));
+/// What a file says of the code around one function.
+struct AroundOne<'m, 'o, 'd> {
+    marks: &'m Marks<'o, 'd>,
+    function: &'m Function,
+}
+
+impl<'d> exits::Around<'d> for AroundOne<'_, '_, 'd> {
+    fn target(&self, address: u64) -> Target<'d> {
+        let Marks { object, frames, starts, stubs, .. } = self.marks;
+        if stubs.iter().any(|stub| stub.contains(&address)) {
+            return Target::Function;
+        }
+        let part = |from: u64, bytes: u64, is_certain: bool| {
+            let code = self.marks.code(from, bytes).filter(|_| bytes <= MOST_CODE_BYTES);
+            code.map_or(Target::Unknown, |code| Target::Part { address: from, code, is_certain })
+        };
+        if let Some(cold) = self.marks.cold_at(address) {
+            let is_its =
+                |symbol: &Symbol<'_, '_>| symbol.address() == self.function.address && symbol.name() == Ok(cold.of);
+            let is_its = cold.of == self.function.name || object.file.symbols().any(|symbol| is_its(&symbol));
+            return if is_its { part(cold.address, cold.bytes, true) } else { Target::Unknown };
+        }
+        if starts.binary_search(&address).is_ok() {
+            return Target::Function;
+        }
+        let Some(frame) = frames.as_ref().and_then(|frames| frames.around(address)) else { return Target::Unknown };
+        let bytes = frame.end.saturating_sub(frame.start);
+        if frame.contains(&self.function.address) {
+            return part(frame.start, bytes, true);
+        }
+        let is_named = starts.binary_search(&frame.start).is_ok();
+        match self.stack_is_as_at_entry(frame.start) {
+            _ if is_named => Target::Unknown, // into the middle of another function
+            Some(false) => part(frame.start, bytes, true),
+            _ => part(frame.start, bytes, false),
+        }
     }
-    let frame = frames.fde_for_address(&bases, address, to_cie).ok()?;
-    Some((frame.initial_address(), frame.len()))
+
+    fn starts(&self, within: &Range<u64>) -> &[u64] {
+        let starts = &self.marks.starts;
+        let (from, to) = (|at: &u64| *at < within.start, |at: &u64| *at < within.end);
+        starts.get(starts.partition_point(from)..starts.partition_point(to)).unwrap_or_default()
+    }
+
+    fn stack_is_as_at_entry(&self, address: u64) -> Option<bool> {
+        self.marks.frames.as_ref()?.stack_is_as_at_entry(address)
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.marks.code(address, 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
 }
 
 pub(super) fn functions_of<'d>(
@@ -148,7 +212,9 @@ pub(super) fn functions_of<'d>(
         .filter(|symbol| symbol.is_definition() && symbol.address() != 0 && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
             let name = symbol.name().ok().filter(|name| wanted(name))?;
-            Some(Function { name: name.to_owned(), address: symbol.address(), bytes: symbol.size() })
+            let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return None };
+            let is_resolver = st_info & 15 == STT_GNU_IFUNC;
+            Some(Function { name: name.to_owned(), address: symbol.address(), bytes: symbol.size(), is_resolver })
         })
         .collect()
 }
@@ -249,7 +315,10 @@ mod tests {
             "_ZN1a1fEi",
             "_ZN1a1fEd",
         ];
-        (1..).zip(names).map(|(address, name)| Function { name: name.to_owned(), address, bytes: 0 }).collect()
+        (1..)
+            .zip(names)
+            .map(|(address, name)| Function { name: name.to_owned(), address, bytes: 0, is_resolver: false })
+            .collect()
     }
 
     #[test]
@@ -298,7 +367,10 @@ mod tests {
         let own = super::super::tests::own();
         let found = find(&Object::parse(&own).unwrap(), "files::parse::names::tests::marker").unwrap();
         assert!(found.shown.ends_with("marker") && found.file_offset > 0, "{found:?}");
-        assert!(found.exits.is_some_and(|exits| exits.iter().all(|exit| *exit > found.file_offset)), "a Rust function");
+        assert!(
+            found.ends.is_ok_and(|ends| ends.returns.iter().all(|exit| *exit > found.file_offset)),
+            "a Rust function"
+        );
         marker();
     }
 

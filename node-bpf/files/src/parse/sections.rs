@@ -18,6 +18,7 @@ const MOST_DEBUG_BYTES: u64 = 1 << 30;
 const MOST_FRAME_BYTES: u64 = 256 << 20;
 const MOST_HASH_BYTES: u64 = 128 << 20;
 
+pub(super) type Symbol<'f, 'd> = object::read::elf::ElfSymbol64<'d, 'f, Endianness, &'d [u8]>;
 pub(super) type Section<'f, 'd> = object::read::elf::ElfSection64<'d, 'f, Endianness, &'d [u8]>;
 
 /// A file that was looked over.

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use files::{Answer, Point};
+use files::{Answer, Ends, Point};
 use libbpf_rs::Link;
 use record::printable;
 
@@ -27,15 +27,17 @@ pub(super) struct Wanted {
     places: Vec<Place>,
     /// File offsets of functions that are wanted already: two names may mean one.
     entries: HashSet<u64>,
+    /// Functions that are not probed, and why.
+    refused: Vec<(Arc<str>, String)>,
     probes: usize,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Its first instruction, and its ends; none: a return probe.
+    /// Its first instruction, and its ends.
     Function {
         entry: u64,
-        ends: Option<Vec<u64>>,
+        ends: Vec<u64>,
     },
     Pair {
         begin: Vec<Point>,
@@ -52,13 +54,23 @@ impl Wanted {
         let answers: Vec<&Answer> = answers.iter().map(Arc::as_ref).collect();
         match (&spec.what, &answers[..]) {
             (What::Function { .. }, [Answer::Matching(found)]) => {
-                let count = |of: &files::Found| 1 + of.exits.as_ref().map_or(1, Vec::len);
+                let count =
+                    |of: &files::Found| of.ends.as_ref().map_or(0, |ends| 1 + ends.returns.len() + ends.jumps.len());
                 self.room(found.iter().map(count).sum(), spec)?;
                 for function in found {
-                    if self.entries.insert(function.file_offset) {
-                        self.names.push(printable(&function.shown).into());
-                        let ends = function.exits.clone();
-                        self.places.push(Place::Function { entry: function.file_offset, ends });
+                    let name: Arc<str> = printable(&function.shown).into();
+                    match &function.ends {
+                        Err(why) => self.refused.push((name, why.reason.clone())),
+                        Ok(Ends { returns, jumps }) if self.entries.insert(function.file_offset) => {
+                            if !jumps.is_empty() {
+                                let all = returns.len() + jumps.len();
+                                tracing::info!("{} of {all} ends of {name} hand over to another function", jumps.len());
+                            }
+                            let ends = [&returns[..], jumps].concat();
+                            self.names.push(name);
+                            self.places.push(Place::Function { entry: function.file_offset, ends });
+                        }
+                        Ok(_) => {}
                     }
                 }
                 Ok(())
@@ -89,7 +101,6 @@ impl Wanted {
 /// The probes of one kind.
 struct Kind {
     program: &'static str,
-    at_return: bool,
     targets: Vec<Target>,
 }
 
@@ -102,14 +113,15 @@ pub(super) fn attach(
     number: u32,
 ) -> (Vec<Link>, Vec<(Arc<str>, String)>) {
     let all: Vec<usize> = (0..wanted.places.len()).collect();
+    let mut refused = wanted.refused.clone();
     if all.is_empty() {
-        return (vec![], vec![]);
+        return (vec![], refused);
     }
     if let Ok(links) = attach_to(programs, file, wanted, &all, number) {
-        return (links, vec![]);
+        return (links, refused);
     }
     // One that cannot be probed would prevent the others.
-    let (mut links, mut refused) = (vec![], vec![]);
+    let mut links = vec![];
     for at in all {
         match attach_to(programs, file, wanted, &[at], number) {
             Ok(of_one) => links.extend(of_one),
@@ -130,19 +142,18 @@ fn attach_to(
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let mut links = vec![];
     for kind in kinds(wanted, which, number).iter().filter(|kind| !kind.targets.is_empty()) {
-        let Kind { program, at_return, targets } = kind;
-        links.extend(attach::attach_at(programs.object(), program, programs.mode, *at_return, &path, targets)?);
+        let Kind { program, targets } = kind;
+        links.extend(attach::attach_at(programs.object(), program, programs.mode, false, &path, targets)?);
     }
     Ok(links)
 }
 
-fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 5] {
-    let kind = |program, at_return| Kind { program, at_return, targets: vec![] };
-    let mut pair_ends = kind("pair_end", false);
-    let mut returns = kind("function_return", true);
-    let mut ends = kind("function_end", false);
-    let mut pair_begins = kind("pair_begin", false);
-    let mut entries = kind("function_entry", false);
+fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 4] {
+    let kind = |program| Kind { program, targets: vec![] };
+    let mut pair_ends = kind("pair_end");
+    let mut ends = kind("function_end");
+    let mut pair_begins = kind("pair_begin");
+    let mut entries = kind("function_entry");
     // Functions may have ends in common: where one goes on in another.
     let mut taken = HashSet::new();
     for at in which {
@@ -153,13 +164,8 @@ fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 5] {
         match place {
             Place::Function { entry, ends: of_it } => {
                 entries.targets.push(target(*entry, 0));
-                match of_it {
-                    None => returns.targets.push(target(*entry, 0)),
-                    Some(of_it) => {
-                        let new = of_it.iter().filter(|end| taken.insert(**end));
-                        ends.targets.extend(new.map(|end| target(*end, 0)));
-                    }
-                }
+                let new = of_it.iter().filter(|end| taken.insert(**end));
+                ends.targets.extend(new.map(|end| target(*end, 0)));
             }
             Place::Pair { begin, end } => {
                 let point = |point: &Point| target(point.file_offset, point.semaphore_offset);
@@ -168,7 +174,7 @@ fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 5] {
             }
         }
     }
-    [pair_ends, returns, ends, pair_begins, entries]
+    [pair_ends, ends, pair_begins, entries]
 }
 
 #[cfg(test)]
@@ -181,16 +187,18 @@ mod tests {
         RequestSpec::parse_all(&[typed.to_owned()]).unwrap().remove(0)
     }
 
-    fn found(shown: &str, file_offset: u64, exits: Option<Vec<u64>>) -> Found {
-        Found { shown: shown.to_owned(), file_offset, exits }
+    fn found(shown: &str, file_offset: u64, returns: &[u64], jumps: &[u64]) -> Found {
+        let ends = Ends { returns: returns.to_vec(), jumps: jumps.to_vec() };
+        Found { shown: shown.to_owned(), file_offset, ends: Ok(ends) }
     }
 
     #[test]
     fn each_place_is_probed_once_and_ends_before_entries() {
         let mut wanted = Wanted::default();
-        let overloads = vec![found("a::f", 10, Some(vec![15, 90])), found("a::f", 20, Some(vec![25, 90]))];
+        let overloads = vec![found("a::f", 10, &[15], &[90]), found("a::f", 20, &[25, 90], &[])];
         wanted.add(&spec("libx:a::f"), &[Answer::Matching(overloads).into()]).unwrap();
-        let again = vec![found("a::f", 10, Some(vec![15])), found("plain", 30, None)];
+        let unknown = Found { ends: Err("why".to_owned().into()), ..found("unknown", 35, &[], &[]) };
+        let again = vec![found("a::f", 10, &[15], &[]), found("plain", 30, &[33], &[]), unknown];
         wanted.add(&spec("libx:plain"), &[Answer::Matching(again).into()]).unwrap();
         let points = |at| Arc::new(Answer::Points(vec![Point { file_offset: at, semaphore_offset: 7 }]));
         wanted.add(&spec("libx:p:b:e"), &[points(40), points(50)]).unwrap();
@@ -202,12 +210,12 @@ mod tests {
                 (kind.program, kind.targets.iter().map(of).collect::<Vec<_>>())
             })
             .collect();
+        assert_eq!(wanted.refused, [("unknown".into(), "why".to_owned())]);
         assert_eq!(
             shown,
             [
                 ("pair_end", vec![(50, 3, 7)]),
-                ("function_return", vec![(30, 2, 0)]),
-                ("function_end", vec![(15, 0, 0), (90, 0, 0), (25, 1, 0)]),
+                ("function_end", vec![(15, 0, 0), (90, 0, 0), (25, 1, 0), (33, 2, 0)]),
                 ("pair_begin", vec![(40, 3, 7)]),
                 ("function_entry", vec![(10, 0, 0), (20, 1, 0), (30, 2, 0)]),
             ]
@@ -217,7 +225,7 @@ mod tests {
     #[test]
     fn a_file_has_only_so_many_probes() {
         let mut wanted = Wanted::default();
-        let many = found("f", 1, Some((0..MOST_PROBES as u64).collect()));
+        let many = found("f", 1, &(0..MOST_PROBES as u64).collect::<Vec<_>>(), &[]);
         let error = wanted.add(&spec("libx:f"), &[Answer::Matching(vec![many]).into()]).unwrap_err();
         assert!(error.contains("with its parameters") && wanted.names.is_empty(), "{error}");
         assert!(wanted.add(&spec("libx:f"), &[]).is_err());
