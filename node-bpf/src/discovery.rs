@@ -26,6 +26,7 @@ use crate::cgroup::Cgroup;
 use crate::changes::ChangedCode;
 use crate::config::AttachMode;
 use crate::error::Error;
+use crate::hits::Hits;
 use crate::lookup;
 use crate::maps;
 use crate::procfs;
@@ -34,10 +35,9 @@ use crate::shared::Shared;
 use crate::symbol_probes::ProbeSpec;
 use crate::unprobed::UnprobedLibraries;
 use crate::wire;
-use attaching::{Asked, AskedLayout, Probed, Probes};
+use attaching::{Asked, AskedLayout, Held, Probed, Probes};
 use files::Files;
 use mapped::MappedFiles;
-use probes::FileProbes;
 use record::Library;
 
 /// Times after its exec at which a new program is looked at: the loader maps libraries within
@@ -48,6 +48,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// Most new programs waiting to be looked at; the rescan finds the rest.
 const MOST_PENDING: usize = 4096;
 
+/// A file by (st_dev, st_ino), and a kind of probes.
+type Ahead = (u64, u64, Probed);
+
 /// Owns the loaded object and all its links.
 pub(crate) struct Discovery {
     object: Object,
@@ -55,7 +58,7 @@ pub(crate) struct Discovery {
     /// Of classes.
     links: Vec<Link>,
     /// Of files that were attached ahead.
-    held: Vec<FileProbes>,
+    held: Vec<Held>,
     /// Probes at frequent functions come and go …
     slices: bool,
     /// … and are away.
@@ -75,12 +78,14 @@ pub(crate) struct Discovery {
     asked: Vec<Asked>,
     layouts: Vec<AskedLayout>,
     files: Files,
-    /// By (st_dev, st_ino): attached before anybody had them mapped, and for good.
-    ahead: HashSet<(u64, u64, Probed)>,
+    /// Attached before anybody had them mapped, and for good.
+    ahead: HashSet<Ahead>,
     /// CUDA and HIP are counted.
     cuda: bool,
     /// Events of libibverbs are recorded.
     verbs: bool,
+    /// Of the user's probes.
+    hits: Hits,
     /// The user's probes, and the outcome of each.
     probes: Vec<ProbeSpec>,
     probed: Vec<Result<(), Option<String>>>,
@@ -138,6 +143,7 @@ impl Discovery {
         let tracked = lookup::map(&object, "tracked").map_err(failed)?;
         let threads = lookup::map(&object, "threads").map_err(failed)?;
         let rooms = Rooms::new(&object).map_err(failed)?;
+        let hits = Hits::new(lookup::map(&object, "symbol_hits").map_err(failed)?);
         let mut links = vec![];
         for class in shared.classes_on() {
             match attach::attach_class(&object, class) {
@@ -161,6 +167,7 @@ impl Discovery {
             shared,
             cuda,
             verbs,
+            hits,
             probed: vec![Err(None); probes.len()],
             probes,
             cgroup,
@@ -297,6 +304,7 @@ impl Discovery {
         let unprobed = self.unprobed.look_at_threads(&self.probes);
         unprobed.into_iter().for_each(|problem| self.shared.problem(None, &problem));
         self.give_back();
+        self.look_at_files();
     }
 
     fn look_at_all(&mut self) {

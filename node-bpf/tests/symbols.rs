@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Cgroup, Job, Recorded, Recorder, can_capture, kernel_keys, wait_for};
@@ -241,4 +241,161 @@ fn what_is_not_there_is_refused_with_what_is() {
     assert!(error.contains("demo::twice(int)") && error.contains("demo::twice(double)"), "{error}");
     let error = refused(ProbeSpec::usdt(&format!("{library}:demo:stop")).unwrap());
     assert!(error.contains("demo:step"), "{error}");
+}
+
+/// A program that leaves a function with a C name by an exception and by longjmp, then calls it deeper on
+/// the stack: with a return probe it would end.
+const LEAVES: &str = r#"
+#include <csetjmp>
+#include <cstdio>
+#include <stdexcept>
+static jmp_buf back;
+static volatile int sink;
+static void throws() { throw std::runtime_error("on purpose"); }
+static void jumps() { longjmp(back, 1); }
+static void nothing() { sink = 1; }
+extern "C" {
+__attribute__((noinline)) int through(void (*what)()) { what(); sink = 2; return 7; }
+__attribute__((noinline)) int deeper(int n) {
+  volatile char room[256]; room[n] = 1;
+  int of = n ? deeper(n - 1) : through(nothing);
+  return of + room[n] - 1;
+}
+__attribute__((noinline)) int hands_over(int n) { return deeper(n); }
+}
+int main() {
+  char line[8];
+  if (!fgets(line, sizeof line, stdin)) return 1;
+  int sum = 0;
+  for (int i = 0; i < 50; i++) {
+    try { through(throws); } catch (const std::exception &) { sum++; }
+    if (!setjmp(back)) through(jumps); else sum++;
+    sum += deeper(i % 5) == 7;
+    sum += hands_over(i % 5) == 7;
+  }
+  printf("%d\n", sum), fflush(stdout);
+  while (fgets(line, sizeof line, stdin)) {
+  }
+  return 0;
+}
+"#;
+
+/// A program of C++.
+fn built(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let (code, out) = (dir.join(format!("{name}.cc")), dir.join(name));
+    std::fs::write(&code, source).unwrap();
+    let made = Command::new("c++").args(["-O2", "-o"]).arg(&out).arg(&code).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    out
+}
+
+/// Runs a program that waits for a line and then says how much it did; ends it once its process is known.
+fn run_leaves(program: &Path, cgroup: &Cgroup, recorder: &Recorder) -> String {
+    let is_probed = || recorder.status().files.iter().any(|file| file.path == program);
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs")).arg(program);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    wait_for("the program to be probed", is_probed);
+    input.write_all(b"go\n").unwrap();
+    let pid = child.id();
+    let known = |r: &Record| matches!(r, Record::Process(p) if p.pid == pid);
+    wait_for("the process to be known", || recorder.so_far().iter().any(known));
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn by_function(recorded: &Recorded) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for record in &recorded.0 {
+        if let Record::CallTally(tally) = record {
+            *counts.entry(tally.func.to_string()).or_default() += tally.count;
+        }
+    }
+    counts
+}
+
+#[test]
+fn exceptions_and_jumps_through_a_probed_function_do_not_end_the_program() {
+    if !can_capture() {
+        return;
+    }
+    for mode in [None, Some(AttachMode::Multi), Some(AttachMode::Single), Some(AttachMode::Stub)] {
+        let (out, cgroup) = (tempfile::tempdir().unwrap(), Cgroup::new());
+        let program = built(out.path(), "leaves", LEAVES);
+        let at = |symbol: &str| ProbeSpec::function(&format!("{}:{symbol}", program.display())).unwrap();
+        let probes = vec![at("through:retval"), at("hands_over")];
+        let recorder = Recorder::start(config(&cgroup, mode, probes));
+        let said = recorder.status().problems.join("\n");
+        assert!(said.contains("hands_over are counted, and not timed: it only hands over"), "{said}");
+        assert_eq!(run_leaves(&program, &cgroup, &recorder), "200");
+        let recorded = recorder.stop();
+        let want = [("leaves:hands_over (entries)", 50), ("leaves:through", 100)];
+        assert_eq!(by_function(&recorded), want.map(|(func, n)| (func.to_owned(), n)).into(), "{mode:?}");
+        let left: u64 = recorded.lost().iter().filter(|lost| lost.reason == "unmatched").map(|lost| lost.lost).sum();
+        assert_eq!(left, 100, "{mode:?}");
+        assert!(rows(&recorded, "through").iter().all(|call| call.ret == Some(7)));
+    }
+}
+
+#[test]
+fn what_a_function_returns_is_not_made_up() {
+    if !can_capture() {
+        return;
+    }
+    let (out, cgroup) = (tempfile::tempdir().unwrap(), Cgroup::new());
+    let program = built(out.path(), "leaves", LEAVES);
+    let probe = ProbeSpec::function(&format!("{}:hands_over:retval", program.display())).unwrap();
+    let refused = Capture::start(config(&cgroup, None, vec![probe]), Box::new(|_| {}));
+    let error = refused.expect_err("its return is not seen").to_string();
+    assert!(error.contains("hands over to another function: name that"), "{error}");
+}
+
+#[test]
+fn a_function_that_is_called_all_the_time_is_let_go() {
+    if !can_capture() {
+        return;
+    }
+    const OFTEN: &str = "#include <cstdio>\nextern \"C\" { static volatile int sink;\
+        __attribute__((noinline)) int often(int n) { sink = n; return n + 1; } }\n\
+        int main() { for (;;) often(sink); }";
+    let (out, cgroup) = (tempfile::tempdir().unwrap(), Cgroup::new());
+    let program = built(out.path(), "often", OFTEN);
+    let probe = ProbeSpec::function(&format!("{}:often", program.display())).unwrap();
+    let recorder = Recorder::start(config(&cgroup, None, vec![probe]));
+    let jobs: Vec<Job> = (0..2).map(|_| Job(Command::new(&program).spawn().unwrap())).collect();
+    let said = || recorder.status().problems.join("\n");
+    wait_for("the probe to be taken off", || said().contains("is not probed any more"));
+    drop(jobs);
+    assert!(by_function(&recorder.stop()).is_empty(), "they are not in the cgroup, and slowed all the same");
+}
+
+#[test]
+fn a_file_that_is_written_in_place_is_read_anew() {
+    if !can_capture() {
+        return;
+    }
+    let (out, cgroup) = (tempfile::tempdir().unwrap(), Cgroup::new());
+    let program = built(out.path(), "leaves", LEAVES);
+    let recorder = Recorder::start(config(
+        &cgroup,
+        None,
+        vec![ProbeSpec::function(&format!("{}:through", program.display())).unwrap()],
+    ));
+    let is_probed = || recorder.status().files.iter().any(|file| file.path == program);
+    assert!(is_probed());
+    assert_eq!(run_leaves(&program, &cgroup, &recorder), "200");
+    // the same functions elsewhere, in the same file
+    let moved = LEAVES.replace(
+        "static void throws",
+        "__attribute__((used)) static int pad(int n) { switch (n) { case 1: return 5; \
+        case 2: puts(\"a\"); return 9; case 3: puts(\"b\"); return 1; default: return n * n; } }\nstatic void throws",
+    );
+    let other = built(out.path(), "moved", &moved);
+    std::fs::write(&program, std::fs::read(other).unwrap()).unwrap();
+    wait_for("the probes to be taken off", || !is_probed());
+    assert_eq!(run_leaves(&program, &cgroup, &recorder), "200", "nothing is broken");
+    assert_eq!(by_function(&recorder.stop()), [("leaves:through".to_owned(), 200)].into());
 }

@@ -18,6 +18,10 @@
 #define RM_TALLY_EVENT_WAIT 32   /* … and lets its stream wait for that of its second */
 #define RM_TALLY_HANDS_OVER 64   /* an end at which another function is jumped to, which returns in its place */
 
+/* Of functions and points that the user named, the upper half of the cookie is the number of the attachment: an index of
+ * symbol_hits. */
+#define RM_SYMBOL_ATTACHMENTS 4096
+
 /* Durations fall into buckets: below 32 ns one each, then 32 to every power of two. Only those in use exist. */
 struct rm_tally_key {
   unsigned int pid;

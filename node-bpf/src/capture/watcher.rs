@@ -266,6 +266,7 @@ impl Watcher {
                 self.shared.deliver(loss(ts_ns, &probe.probe, reason, lost));
             }
         }
+        self.discovery.brake();
         self.shared.status().probes.clone_from(&now);
         self.counted = now;
         self.time_faults();

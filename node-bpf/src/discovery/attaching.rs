@@ -11,20 +11,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use files::{Answer, Outcome, Question, Refusal, Ticket};
+use files::{Answer, FileId, Outcome, Question, Refusal, Ticket};
 use libbpf_rs::Link;
 
-use super::Discovery;
 use super::mapped::{MOST_OF_USER, MappedFiles};
 use super::probes::FileProbes;
+use super::{Ahead, Discovery};
 use crate::attach::{self, Attached};
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
 use crate::functions;
 use crate::gloo;
+use crate::hits::MOST_HITS;
 use crate::libraries::library_of;
 use crate::maps::{self, FileKey};
+use crate::mounts;
 use crate::shared::AttachedFile;
 use crate::symbol_probes::{self, Places};
 use crate::symbols::{self, Target};
@@ -77,6 +79,13 @@ pub(super) enum Probes {
     Failed(u32),
 }
 
+/// The probes of a file that was attached ahead.
+#[derive(Debug)]
+pub(super) struct Held {
+    ahead: Ahead,
+    probes: FileProbes,
+}
+
 /// A file that is being read for a kind of probes.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -85,6 +94,8 @@ pub(super) struct Asked {
     probed: Probed,
     /// Kept open: the process that led to it may end before everything is attached.
     file: fs::File,
+    /// What it was when it was asked.
+    read: FileId,
     shown: PathBuf,
     /// What it exports, and of NCCL which build it is.
     tickets: Vec<Ticket>,
@@ -186,7 +197,15 @@ impl Discovery {
             Some(Probes::Failed(attempts)) => *attempts,
             None => 0,
         };
+        if matches!(probed, Probed::Named(_))
+            && let Some(reason) = mounts::refusal(pid, mapping.device)
+        {
+            known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
+            let path = String::from_utf8_lossy(mapping.path);
+            return self.shared.problem(Some(user), &format!("{path} is not probed: {reason}"));
+        }
         let Some(file) = maps::open(pid, mapping) else { return };
+        let Ok(read) = FileId::of(&file) else { return };
         let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
         if self.is_ahead(&file, probed) {
             known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
@@ -195,7 +214,7 @@ impl Discovery {
         let tickets =
             self.questions(probed).into_iter().map(|question| self.files.ask(user, &file, question)).collect();
         known_as(&mut self.mapped, &key, probed, Probes::Asked);
-        self.asked.push(Asked { key, user, probed, file, shown, tickets, attempts });
+        self.asked.push(Asked { key, user, probed, file, read, shown, tickets, attempts });
         self.take_answers(); // those that are kept are there at once
     }
 
@@ -221,16 +240,20 @@ impl Discovery {
         self.shared.meet_ready();
         let is_there = |asked: &mut Asked| asked.tickets.iter().all(|ticket| ticket.outcome().is_some());
         for asked in self.asked.extract_if(.., is_there).collect::<Vec<_>>() {
-            let Asked { key, user, probed, file, shown, tickets, attempts } = asked;
+            let Asked { key, user, probed, file, read, shown, tickets, attempts } = asked;
             if self.mapped.file(&key).is_none() {
                 continue; // nobody has it mapped any more
             }
             let outcomes: Vec<Outcome> = tickets.iter().filter_map(|ticket| ticket.outcome().cloned()).collect();
             let busy = outcomes.iter().any(|outcome| matches!(outcome, Err(Refusal::Busy | Refusal::Changed)));
             let attached = self.attach_answered(&file, &shown, probed, Some(user), outcomes);
+            let attached = attached.map(|probes| probes.by(&file, read));
+            // Its code may have moved since it was read, also while it was attached to.
+            let has_changed = attached.as_ref().is_ok_and(FileProbes::is_outdated);
+            let attached = if has_changed { Err(Refusal::Changed.to_string()) } else { attached };
             let state = match attached {
                 Ok(probes) => Probes::Attached(probes),
-                Err(_) if busy => Probes::Failed(attempts),
+                Err(_) if busy || has_changed => Probes::Failed(attempts),
                 Err(reason) => {
                     tracing::debug!(reason = %printable(&reason), "cannot probe a library yet");
                     if attempts + 1 == MOST_ATTEMPTS {
@@ -280,6 +303,43 @@ impl Discovery {
         self.look_again(again);
     }
 
+    /// Takes the probes off files that were written to since they were read, and has them read anew: code
+    /// may have moved under the probes.
+    pub(super) fn look_at_files(&mut self) {
+        let is_outdated = |state: &Probes| matches!(state, Probes::Attached(probes) if probes.is_outdated());
+        let (changed, again) = self.mapped.forget_kinds(|_, state| is_outdated(state));
+        changed.iter().for_each(|key| self.shared.detached_from(key));
+        self.look_again(again);
+        let gone: Vec<Ahead> =
+            self.held.extract_if(.., |held| held.probes.is_outdated()).map(|held| held.ahead).collect();
+        self.ahead.retain(|ahead| !gone.contains(ahead));
+        for (device, inode, _) in &gone {
+            self.shared.detached_from(&(maps::device_of(*device), *inode));
+        }
+        if !gone.is_empty() {
+            tracing::warn!("libraries were written to: they are read anew");
+            let is_ahead = |state: &Probes| matches!(state, Probes::Attached(probes) if probes.is_empty());
+            let (_, again) =
+                self.mapped.forget_kinds(|kind, state| gone.iter().any(|(.., of)| of == kind) && is_ahead(state));
+            self.look_again(again);
+        }
+    }
+
+    /// Takes off what is hit too often.
+    pub(crate) fn brake(&mut self) {
+        let now = Instant::now();
+        let all = all_probes(&mut self.mapped, &mut self.held);
+        let braked: Vec<(String, u64)> = all.filter_map(|probes| probes.brake(now)).collect();
+        for (shown, often) in braked {
+            self.shared.problem(
+                None,
+                &format!(
+                    "{shown} is not probed any more: {often} hits in a second slow what calls it; {MOST_HITS} are bearable"
+                ),
+            );
+        }
+    }
+
     /// So that communicators made before we came can be read.
     pub(super) fn learn_layout(&mut self, pid: u32, user: Option<u32>, mapping: &maps::Mapping<'_>) {
         let Some(ticket) = self.shared.late.ask(pid, user.unwrap_or(0), mapping) else { return };
@@ -297,6 +357,12 @@ impl Discovery {
     fn attach_for_good(&mut self, path: &Path, probed: Probed) -> Result<(), String> {
         let file = fs::File::open(path).map_err(|e| e.to_string())?;
         let metadata = file.metadata().map_err(|e| e.to_string())?;
+        let read = FileId::of(&file).map_err(|e| e.to_string())?;
+        if matches!(probed, Probed::Named(_))
+            && let Some(reason) = mounts::refusal(std::process::id(), &maps::device_of(metadata.dev()))
+        {
+            return Err(reason);
+        }
         let identity = (metadata.dev(), metadata.ino(), probed);
         if self.ahead.contains(&identity) {
             return Ok(());
@@ -305,7 +371,11 @@ impl Discovery {
         let answer = |question| self.files.answer(metadata.uid(), &file, question, until);
         let outcomes = self.questions(probed).into_iter().map(answer).collect();
         let probes = self.attach_answered(&file, path, probed, None, outcomes)?;
-        self.held.push(probes);
+        let probes = probes.by(&file, read);
+        if probes.is_outdated() {
+            return Err(Refusal::Changed.to_string());
+        }
+        self.held.push(Held { ahead: identity, probes });
         self.ahead.insert(identity);
         Ok(())
     }
@@ -323,7 +393,7 @@ impl Discovery {
         let path = opened.as_path();
         if let Probed::Named(index) = probed {
             let answer = outcomes.into_iter().next().ok_or("it was not asked")?;
-            return self.attach_named(path, shown, index, user, answer).map(FileProbes::from);
+            return self.attach_named(path, shown, index, user, answer);
         }
         if probed == Probed::Collectives(Library::Gloo) {
             let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
@@ -445,13 +515,14 @@ impl Discovery {
         index: usize,
         user: Option<u32>,
         answer: Outcome,
-    ) -> Result<Vec<Link>, String> {
-        let Some(spec) = self.probes.get(index) else { return Ok(vec![]) };
+    ) -> Result<FileProbes, String> {
+        let Some(spec) = self.probes.get(index) else { return Ok(FileProbes::default()) };
+        let slot = self.hits.slot().ok_or("too many files with functions that you named are probed already (4,095)")?;
         let name = shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
         let places = answer
             .map_err(|refusal| refusal.to_string())
-            .and_then(|answer| symbol_probes::places(&answer, name, spec, &self.shared.counted));
+            .and_then(|answer| symbol_probes::places(&answer, name, spec, &self.shared.counted, slot.at()));
         let attached = places.and_then(|places| {
             let links = attach::attach_places(&self.object, self.mode, path, &places).map_err(|e| e.to_string())?;
             Ok((links, places))
@@ -469,7 +540,7 @@ impl Discovery {
                 if let Ok(file) = fs::File::open(path) {
                     self.note_attached(&file, attached);
                 }
-                Ok(links)
+                Ok(FileProbes::from(links).counted_at(format!("{spec} in {}", shown.display()), slot))
             }
             Err(reason) => Err(format!("{}: {reason}", shown.display())),
         };
@@ -488,13 +559,13 @@ impl Discovery {
 /// Those of all files.
 fn all_probes<'a>(
     mapped: &'a mut MappedFiles<Probed, Probes>,
-    held: &'a mut [FileProbes],
+    held: &'a mut [Held],
 ) -> impl Iterator<Item = &'a mut FileProbes> {
     let of_mapped = mapped.kinds_mut().filter_map(|kind| match kind {
         Probes::Attached(probes) => Some(probes),
         Probes::Asked | Probes::Failed(_) => None,
     });
-    of_mapped.chain(held)
+    of_mapped.chain(held.iter_mut().map(|held| &mut held.probes))
 }
 
 fn known_as(mapped: &mut MappedFiles<Probed, Probes>, key: &FileKey, probed: Probed, state: Probes) {

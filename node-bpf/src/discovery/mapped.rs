@@ -65,6 +65,20 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
         self.files.get_mut(key)
     }
 
+    /// Forgets what was done, where `of` says so. Returns these files, and the processes that map them.
+    pub(super) fn forget_kinds(&mut self, of: impl Fn(&K, &S) -> bool) -> (Vec<FileKey>, Vec<u32>) {
+        let (mut keys, mut pids) = (vec![], vec![]);
+        for (key, file) in &mut self.files {
+            let before = file.kinds.len();
+            file.kinds.retain(|kind, state| !of(kind, state));
+            if file.kinds.len() < before {
+                keys.push(key.clone());
+                pids.extend(&file.pids);
+            }
+        }
+        (keys, pids)
+    }
+
     /// What was done, of all files.
     pub(super) fn kinds_mut(&mut self) -> impl Iterator<Item = &mut S> {
         self.files.values_mut().flat_map(|file| file.kinds.values_mut())

@@ -4,11 +4,14 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::time::Instant;
 
+use files::FileId;
 use libbpf_rs::{Link, Object};
 
 use crate::attach;
 use crate::config::AttachMode;
+use crate::hits::Slot;
 use crate::symbols::Target;
 
 /// They last as long as it.
@@ -16,6 +19,10 @@ use crate::symbols::Target;
 pub(super) struct FileProbes {
     links: Vec<Link>,
     frequent: Option<Frequent>,
+    /// The file, with what it was when it was read.
+    read: Option<(fs::File, FileId)>,
+    /// Functions that the user named, as told, and where their hits are counted.
+    hits: Option<(String, Slot)>,
 }
 
 /// Probes at functions that are called often.
@@ -29,11 +36,35 @@ struct Frequent {
 
 impl From<Vec<Link>> for FileProbes {
     fn from(links: Vec<Link>) -> Self {
-        Self { links, frequent: None }
+        Self { links, ..Self::default() }
     }
 }
 
 impl FileProbes {
+    /// They were attached by what was read of this file.
+    pub(super) fn by(mut self, file: &fs::File, read: FileId) -> Self {
+        self.read = file.try_clone().ok().filter(|_| !self.is_empty()).map(|file| (file, read));
+        self
+    }
+
+    /// Whether the file is another than was read: code may have moved under the probes.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.read.as_ref().is_some_and(|(file, read)| FileId::of(file).is_ok_and(|now| now != *read))
+    }
+
+    /// Its hits are counted there.
+    pub(super) fn counted_at(mut self, shown: String, slot: Slot) -> Self {
+        self.hits = Some((shown, slot));
+        self
+    }
+
+    /// Takes them away, if they are hit too often; which, and how often that is in a second.
+    pub(super) fn brake(&mut self, now: Instant) -> Option<(String, u64)> {
+        let often = self.hits.as_mut()?.1.too_often(now)?;
+        let (shown, _) = std::mem::take(self).hits?;
+        Some((shown, often))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.links.is_empty() && self.frequent.is_none()
     }
@@ -50,6 +81,9 @@ impl FileProbes {
 
     /// Puts them back.
     pub(super) fn come(&mut self, object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> {
+        if self.is_outdated() {
+            return Ok(()); // they are taken off at the next look
+        }
         let Some(Frequent { file, targets, links }) = &mut self.frequent else { return Ok(()) };
         if links.is_empty() {
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));

@@ -48,17 +48,18 @@ pub(crate) fn question(spec: &ProbeSpec) -> Question {
     }
 }
 
-/// The probes for one file by its answer.
+/// The probes for one file by its answer, as the attachment of this number.
 pub(crate) fn places(
     answer: &Answer,
     file_name: &str,
     spec: &ProbeSpec,
     registry: &Registry,
+    attachment: u32,
 ) -> Result<Places, String> {
     let cookie = |symbol: &str, with_ret: bool, point: bool| {
         let info = SymbolInfo { library: file_name.to_owned(), symbol: symbol.to_owned(), with_ret, point };
         let number = registry.number(info).ok_or("too many functions are probed already (1,536)");
-        number.map(u64::from)
+        number.map(|number| u64::from(attachment) << 32 | u64::from(number))
     };
     let target = |symbol: &str, file_offset, cookie, semaphore| Target {
         symbol: symbol.to_owned().into(),
