@@ -66,7 +66,9 @@ pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option
     let of = |names: &Vec<String>| {
         let function = names.iter().find_map(|name| functions.get(name))?;
         let entry = object.offset_of(function.address)?;
-        let ends = marks.ends(function, function.address);
+        // Of libraries that are known, what they hand over to is a part of them that nobody else calls.
+        let ends = marks.ends_of(function, function.address, true);
+        let ends = ends.or_else(|_| marks.ends(function, function.address));
         let all = ends.map(|Ends { returns, jumps }| [returns, jumps].concat()).unwrap_or_default();
         Some(EntryAndEnds { entry, ends: all })
     };
@@ -121,6 +123,11 @@ impl<'o, 'd> Marks<'o, 'd> {
     /// # Errors
     /// Why it is not certain which they are, for people.
     pub(super) fn ends(&self, function: &Function, probed: u64) -> Result<Ends, NoEnds> {
+        self.ends_of(function, probed, false)
+    }
+
+    /// The same; `follows`: functions of this file that it goes on in are parts of it.
+    fn ends_of(&self, function: &Function, probed: u64, follows: bool) -> Result<Ends, NoEnds> {
         if function.is_resolver {
             let reason = "its code is chosen when it is loaded (IFUNC): name the function that is chosen".to_owned();
             return Err(NoEnds { reason, entries_are_calls: false });
@@ -129,7 +136,7 @@ impl<'o, 'd> Marks<'o, 'd> {
             return Err(format!("it has {} MiB of code", function.bytes >> 20).into());
         }
         let code = self.code(function.address, function.bytes).unwrap_or_default();
-        let around = AroundOne { marks: self, function };
+        let around = AroundOne { marks: self, function, follows };
         let architecture = self.object.file.architecture();
         let Ends { returns, jumps } = exits::of(architecture, (function.address, code), probed, &around)?;
         let offsets = |ends: Vec<u64>| {
@@ -154,6 +161,7 @@ impl<'o, 'd> Marks<'o, 'd> {
 struct AroundOne<'m, 'o, 'd> {
     marks: &'m Marks<'o, 'd>,
     function: &'m Function,
+    follows: bool,
 }
 
 impl<'d> exits::Around<'d> for AroundOne<'_, '_, 'd> {
@@ -172,11 +180,17 @@ impl<'d> exits::Around<'d> for AroundOne<'_, '_, 'd> {
             let is_its = cold.of == self.function.name || object.file.symbols().any(|symbol| is_its(&symbol));
             return if is_its { part(cold.address, cold.bytes, true) } else { Target::Unknown };
         }
-        if starts.binary_search(&address).is_ok() {
+        let is_start = starts.binary_search(&address).is_ok();
+        if is_start && !self.follows {
             return Target::Function;
         }
-        let Some(frame) = frames.as_ref().and_then(|frames| frames.around(address)) else { return Target::Unknown };
+        let Some(frame) = frames.as_ref().and_then(|frames| frames.around(address)) else {
+            return if is_start { Target::Function } else { Target::Unknown };
+        };
         let bytes = frame.end.saturating_sub(frame.start);
+        if self.follows {
+            return part(frame.start, bytes, true);
+        }
         if frame.contains(&self.function.address) {
             return part(frame.start, bytes, true);
         }
