@@ -113,6 +113,34 @@ pub(crate) const CALL: &str = "call";
 pub(crate) const CUDA: &str = "cuda";
 pub(crate) const VERBS: &str = "verbs";
 
+/// Probes, in the order in which they were put: ends before beginnings. They are taken off the other way
+/// round, so that no call is seen to begin whose end is not seen.
+#[derive(Debug, Default)]
+pub(crate) struct Links(Vec<Link>);
+
+impl From<Vec<Link>> for Links {
+    fn from(links: Vec<Link>) -> Self {
+        Self(links)
+    }
+}
+
+impl Links {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes them off.
+    pub(crate) fn clear(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 /// The result of attaching to a file. The probes last as long as the links.
 pub(crate) struct Attached {
     pub(crate) links: Vec<Link>,

@@ -69,12 +69,12 @@ impl Slot {
         let counted = self.hits.read(self.at);
         let hits = counted.saturating_sub(std::mem::replace(&mut self.counted, counted));
         self.since = now;
-        per_second(hits, over)
+        too_often(hits, over)
     }
 }
 
 /// Hits in a second, where they are too many.
-fn per_second(hits: u64, over: Duration) -> Option<u64> {
+pub(crate) fn too_often(hits: u64, over: Duration) -> Option<u64> {
     let often = (hits as f64 / over.as_secs_f64()) as u64;
     (often > MOST_HITS).then_some(often)
 }
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn many_hits_in_a_long_time_are_few() {
-        assert_eq!(per_second(MOST_HITS, Duration::from_secs(1)), None);
-        assert_eq!(per_second(3 * MOST_HITS, Duration::from_secs(2)), Some(MOST_HITS * 3 / 2));
-        assert_eq!(per_second(3 * MOST_HITS, Duration::from_secs(3)), None);
+        assert_eq!(too_often(MOST_HITS, Duration::from_secs(1)), None);
+        assert_eq!(too_often(3 * MOST_HITS, Duration::from_secs(2)), Some(MOST_HITS * 3 / 2));
+        assert_eq!(too_often(3 * MOST_HITS, Duration::from_secs(3)), None);
     }
 }

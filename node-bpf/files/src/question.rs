@@ -186,6 +186,8 @@ pub struct Found {
     pub file_offset: u64,
     /// Where it ends; or why it is not certain where, for people.
     pub ends: Result<Ends, NoEnds>,
+    /// Other functions that are the same code, a few: their calls are not told from its own.
+    pub shares: Vec<String>,
 }
 
 /// Why the ends of a function's calls cannot be seen.

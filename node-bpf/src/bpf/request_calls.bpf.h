@@ -3,7 +3,7 @@
  *
  * Calls are followed by the stack pointer: what was entered lower on the stack is within the call, what is entered above it, or at
  * the same place, shows that the call was left by an exception or a jump. So does, on x86, that another return address lies where
- * the call's was. Functions on stacks of their own (coroutines) are not told apart.
+ * the call's was. A thread that goes on on another stack (fibers) may come back: what it was in is lost, and has not failed.
  *
  * A file that is reached in two ways (two overlay mounts) has its probes twice, and both fire: the cookie has the number of the
  * attachment (upper half) and of the function or pair in it. */
@@ -16,6 +16,46 @@ struct {
 } callers SEC(".maps");
 
 static const struct rm_caller new_caller;
+
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, RM_CALL_ATTACHMENTS);
+  __type(key, __u32);
+  __type(value, struct rm_attachment);
+} attachments SEC(".maps");
+
+static __always_inline struct rm_attachment *attachment_of(__u64 cookie) {
+  __u32 at = (cookie >> 32) & (RM_CALL_ATTACHMENTS - 1);
+  return bpf_map_lookup_elem(&attachments, &at);
+}
+
+static __always_inline void count_hit(struct pt_regs *ctx) {
+  struct rm_attachment *attachment = attachment_of(bpf_get_attach_cookie(ctx));
+  if (attachment) __sync_fetch_and_add(&attachment->hits, 1);
+}
+
+/* Whether the probes are there yet that would see a call's end. */
+static __always_inline bool is_attached(__u64 cookie) {
+  struct rm_attachment *attachment = attachment_of(cookie);
+  return attachment && attachment->number == cookie >> 32;
+}
+
+struct rm_stack {
+  __u64 from, to;
+};
+
+static long note_stack(struct task_struct *task, struct vm_area_struct *vma, struct rm_stack *stack) {
+  stack->from = vma->vm_start;
+  stack->to = vma->vm_end;
+  return 0;
+}
+
+/* Whether two places are in different mappings, so on different stacks; false where that is not known. */
+static __always_inline bool on_other_stack(__u64 here, __u64 there) {
+  struct rm_stack stack = {};
+  if (bpf_find_vma(bpf_get_current_task_btf(), here, note_stack, &stack, 0) || !stack.to) return false;
+  return there < stack.from || there >= stack.to;
+}
 
 #if defined(__TARGET_ARCH_x86)
 /* The return address of the function that is entered; 0: not known. */
@@ -35,6 +75,12 @@ static __always_inline bool has_return_probes(void) {
   if (!bpf_core_field_exists(task->utask)) return true;
   struct uprobe_task *utask = BPF_CORE_READ(task, utask);
   return utask && BPF_CORE_READ(utask, return_instances) != 0;
+}
+
+/* Whether another return address lies where the call's was. */
+static __always_inline bool is_overwritten(struct rm_begun *call) {
+  __u64 word = return_address(call->sp);
+  return word && call->word && word != call->word && !has_return_probes();
 }
 
 /* The same for a thread as long as it runs, and no socket's cookie. */
@@ -121,11 +167,19 @@ static __always_inline int function_entered(struct pt_regs *ctx) {
   if (!caller) return 0;
   struct rm_begun *call = &caller->function;
   __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx), cookie = bpf_get_attach_cookie(ctx), word = return_address(sp);
+  if (call->begin_ns && !is_attached(call->cookie)) {
+    call->begin_ns = 0;
+    lost(RM_REQUEST_LOST_PROBES);
+  }
+  if (call->begin_ns && on_other_stack(sp, call->sp)) {
+    call->begin_ns = 0;
+    lost(RM_REQUEST_LOST_STACK);
+  }
   if (call->begin_ns) {
     bool is_same_place = sp == call->sp && ip == call->ip;
     if (is_same_place && cookie >> 32 != call->cookie >> 32) return 0; /* the same entry, once more */
     bool is_left = sp > call->sp || is_same_place;
-    if (sp < call->sp && !has_return_probes() && return_address(call->sp) != call->word) is_left = true;
+    if (sp < call->sp && is_overwritten(call)) is_left = true;
     if (!is_left) {
       call->within++;
       return 0;
@@ -145,8 +199,10 @@ static __always_inline struct rm_caller *known_caller(void) {
 static __always_inline int function_left(struct pt_regs *ctx, __u64 sp) {
   struct rm_caller *caller = known_caller();
   if (!caller || !caller->function.begin_ns) return 0;
-  bool is_its = caller->function.sp == sp && caller->function.cookie >> 32 == bpf_get_attach_cookie(ctx) >> 32;
-  if (is_its) call_ends(caller, &caller->function, bpf_ktime_get_ns());
+  struct rm_begun *call = &caller->function;
+  if (call->sp != sp || call->cookie >> 32 != bpf_get_attach_cookie(ctx) >> 32) return 0;
+  /* Else a call returns here that was not seen to begin, and ours was left. */
+  call_ends(caller, call, is_overwritten(call) ? 0 : bpf_ktime_get_ns());
   return 0;
 }
 
@@ -157,6 +213,10 @@ static __always_inline int pair_begins(struct pt_regs *ctx) {
   struct rm_caller *caller = caller_of(server, bpf_get_current_task_btf());
   if (!caller) return 0;
   struct rm_begun *call = &caller->pair;
+  if (call->begin_ns && !is_attached(call->cookie)) {
+    call->begin_ns = 0;
+    lost(RM_REQUEST_LOST_PROBES);
+  }
   if (call->begin_ns) {
     if (call->cookie != bpf_get_attach_cookie(ctx)) {
       if (call->ip != PT_REGS_IP(ctx)) call->within++; /* else the same point, once more */
@@ -182,10 +242,10 @@ static __always_inline int pair_ends(struct pt_regs *ctx) {
   SEC("uprobe")                                             \
   int name##_single(struct pt_regs *ctx) { return what; }
 
-CALL_PROGRAM(function_entry, function_entered(ctx))
-CALL_PROGRAM(function_end, function_left(ctx, PT_REGS_SP(ctx)))
-CALL_PROGRAM(pair_begin, pair_begins(ctx))
-CALL_PROGRAM(pair_end, pair_ends(ctx))
+CALL_PROGRAM(function_entry, (count_hit(ctx), function_entered(ctx)))
+CALL_PROGRAM(function_end, (count_hit(ctx), function_left(ctx, PT_REGS_SP(ctx))))
+CALL_PROGRAM(pair_begin, (count_hit(ctx), pair_begins(ctx)))
+CALL_PROGRAM(pair_end, (count_hit(ctx), pair_ends(ctx)))
 
 /* A thread ends, or has begun another program: the call it is in has no answer. */
 static __always_inline void caller_ends(__u32 tid) {

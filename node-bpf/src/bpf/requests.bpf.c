@@ -43,6 +43,7 @@ struct tcp_sock {
 struct return_instance;
 struct uprobe_task { struct return_instance *return_instances; };
 struct task_struct___probed { struct uprobe_task *utask; };
+struct vm_area_struct { unsigned long vm_start, vm_end; };
 
 #pragma clang attribute pop
 

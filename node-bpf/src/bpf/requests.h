@@ -144,6 +144,13 @@ struct rm_http2 {
   struct rm_frames received, sent;
 };
 
+/* Attachments of probes that see calls: the upper half of a cookie is an attachment's number, whose low bits are its place. */
+#define RM_CALL_ATTACHMENTS 64
+struct rm_attachment {
+  unsigned long long hits;  /* of its probes, by whomever */
+  unsigned int number, pad; /* that is there now; 0: none. Written by user space. */
+};
+
 /* A call, or a pair of points, that a thread is in (request_calls.bpf.h). */
 struct rm_begun {
   unsigned long long begin_ns; /* 0: none */
@@ -185,7 +192,9 @@ enum rm_request_loss {
   RM_REQUEST_LOST_THREAD = 2,
   RM_REQUEST_LOST_POSITION = 3, /* connections */
   RM_REQUEST_LOST_HTTP2 = 4, /* in the ring of HTTP/2 */
-  RM_REQUEST_LOSSES = 5
+  RM_REQUEST_LOST_STACK = 5, /* calls on a stack that their thread has left for another */
+  RM_REQUEST_LOST_PROBES = 6, /* calls whose probes were taken off meanwhile */
+  RM_REQUEST_LOSSES = 7
 };
 
 /* Processes of a server whose threads are followed beside its own: those that it wakes or is woken by, and theirs, so many
@@ -244,6 +253,7 @@ _Static_assert(sizeof(struct rm_stream) == 16, "src/serving/wire.rs reads 16 byt
 _Static_assert(__builtin_offsetof(struct rm_piece, data) == 36 && sizeof(struct rm_piece) < sizeof(struct rm_request),
                "src/serving/wire.rs reads 36 bytes before the data, and tells the records by their lengths");
 _Static_assert(sizeof(struct rm_called) == 64, "src/serving/wire.rs reads 64 bytes");
+_Static_assert(sizeof(struct rm_attachment) == 16, "src/serving/calls/attachments.rs reads and writes 16 bytes");
 _Static_assert(sizeof(struct rm_caller) == 128, "src/serving/wire.rs reads 128 bytes");
 _Static_assert(sizeof(struct rm_followed) == 12, "src/serving/wire.rs writes 12 bytes");
 _Static_assert(sizeof(struct rm_stretch) == 112, "src/serving/path.rs reads 112 bytes");

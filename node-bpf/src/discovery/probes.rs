@@ -9,7 +9,7 @@ use std::time::Instant;
 use files::FileId;
 use libbpf_rs::{Link, Object};
 
-use crate::attach;
+use crate::attach::{self, Links};
 use crate::config::AttachMode;
 use crate::hits::Slot;
 use crate::symbols::Target;
@@ -17,7 +17,7 @@ use crate::symbols::Target;
 /// They last as long as it.
 #[derive(Debug, Default)]
 pub(super) struct FileProbes {
-    links: Vec<Link>,
+    links: Links,
     frequent: Option<Frequent>,
     /// The file, with what it was when it was read.
     read: Option<(fs::File, FileId)>,
@@ -36,7 +36,7 @@ struct Frequent {
 
 impl From<Vec<Link>> for FileProbes {
     fn from(links: Vec<Link>) -> Self {
-        Self { links, ..Self::default() }
+        Self { links: links.into(), ..Self::default() }
     }
 }
 

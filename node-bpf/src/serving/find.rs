@@ -11,6 +11,7 @@ use super::wire::Listens;
 use crate::cgroup::Cgroup;
 use crate::changes::ChangedCode;
 use crate::maps::{self, FileKey};
+use crate::mounts;
 use crate::procfs::{self, cgroup_path};
 use crate::rooms::Share;
 use crate::sockets::sockets_of;
@@ -37,6 +38,8 @@ const OLDER_EVERY: Duration = Duration::from_secs(10);
 /// Files of one process that are looked at for functions whose calls are requests, by their names:
 /// further ones are left out.
 pub(super) const MOST_CALLED: usize = 16;
+/// Such files of one user that are opened in one look; the others are in the next.
+const MOST_OPENED: usize = 32;
 /// Most servers of a host; of one user as many as all users leave free.
 pub(super) const MOST_SERVERS: usize = 1_024;
 
@@ -90,6 +93,12 @@ pub(super) struct Finder {
     pub(super) too_many: bool,
     /// Files with these functions that were found mapped; to be taken.
     pub(super) libraries: Vec<Library>,
+    /// Files that need not be opened; to be told before each look.
+    pub(super) known: HashSet<FileKey>,
+    /// Files of users that may not be probed, and why; to be taken.
+    pub(super) refused: Vec<(u32, Vec<u8>, String)>,
+    /// Processes to be looked at again: too many files were opened at once.
+    again: HashSet<u32>,
     /// Some of a process's were left out; to be taken.
     pub(super) left_out: bool,
 }
@@ -113,6 +122,9 @@ impl Finder {
             kernel_threads: HashSet::new(),
             too_many: false,
             libraries: vec![],
+            known: HashSet::new(),
+            refused: vec![],
+            again: HashSet::new(),
             left_out: false,
         }
     }
@@ -129,6 +141,9 @@ impl Finder {
 
     /// The servers that run now.
     pub(super) fn look(&mut self) -> Vec<Found> {
+        for pid in std::mem::take(&mut self.again) {
+            self.look_anew(pid);
+        }
         let mut listening = HashMap::new();
         let changed = self.changed.take();
         for pid in &changed.pids {
@@ -262,10 +277,22 @@ impl Finder {
                 continue;
             }
             let key = mapping.key();
-            let Some(file) = maps::open(pid, &mapping) else { continue };
             let Some(user) = procfs::answers_for(pid) else { continue };
-            let (path, name) = (path.to_vec(), name.to_vec());
-            self.libraries.push(Library { pid, user, key: key.clone(), file, path, name });
+            if !self.known.contains(&key) && self.libraries.iter().all(|library| library.key != key) {
+                if self.libraries.iter().filter(|library| library.user == user).count() >= MOST_OPENED {
+                    self.again.insert(pid);
+                    continue;
+                }
+                if let Some(reason) = mounts::refusal(pid, mapping.device) {
+                    if self.refused.len() < MOST_CALLED {
+                        self.refused.push((user, name.to_vec(), reason));
+                    }
+                    continue;
+                }
+                let Some(file) = maps::open(pid, &mapping) else { continue };
+                let (path, name) = (path.to_vec(), name.to_vec());
+                self.libraries.push(Library { pid, user, key: key.clone(), file, path, name });
+            }
             called.push(key);
         }
         called

@@ -40,7 +40,7 @@ use crate::clock::{self, Clock};
 use crate::error::Error;
 use crate::process::Processes;
 use crate::{loader, privileges, procfs};
-use calls::Calls;
+use calls::{Calls, Problem};
 use files::Files;
 use find::{Finder, Found};
 use http2::Call;
@@ -70,14 +70,19 @@ const FORGOTTEN_NS: u64 = 600_000_000_000;
 const FORGOTTEN_HTTP2_NS: u64 = 86_400_000_000_000;
 /// Requests that were found quiet, and may come again with the next of their connection.
 const MOST_QUIET: usize = 65_536;
-/// Problems that are kept to be told; further ones are in the log.
+/// Problems that are told and logged: of all, and of one user.
 const MOST_PROBLEMS: usize = 64;
+const MOST_PROBLEMS_OF_USER: usize = 4;
 /// Why requests are lost that come after it.
 const CONNECTION_LOST: &str = "connections of HTTP/2 that cannot be followed any more";
 /// Why requests are lost that were under way on it.
 const REQUESTS_LOST: &str = "requests on HTTP/2 connections that could not be followed";
 /// Why calls are lost whose process is not followed any more.
 const CALLS_LOST: &str = "calls of --request in processes that are not followed any more";
+/// Why calls are lost whose thread has gone on on another stack, and may come back.
+const STACKS_LOST: &str = "calls of --request on stacks that their threads have left for others (fibers)";
+/// Why calls are lost whose file was let go.
+const PROBES_LOST: &str = "calls of --request whose probes were taken off before they ended";
 /// Why calls are lost that were taken for a part of one that had been left.
 const WITHIN_LOST: &str = "calls of --request within one that did not return: if it was left, they are requests";
 /// Why requests are lost on connections that are left out from their first byte on.
@@ -133,6 +138,7 @@ impl Serving {
             left_out: LeftOut::default(),
             tick: Tick::default(),
             status: Arc::clone(&status),
+            told: Mutex::default(),
             sink,
             on_server,
         };
@@ -238,6 +244,8 @@ struct Recorder {
     left_out: LeftOut,
     tick: Tick,
     status: Arc<Mutex<ServingStatus>>,
+    /// How many problems were told, by user.
+    told: Mutex<HashMap<Option<u32>, usize>>,
     sink: Box<dyn FnMut(Record) + Send>,
     on_server: OnServer,
 }
@@ -246,12 +254,17 @@ impl Recorder {
     /// Looks for servers, and follows them.
     fn look(&mut self) {
         self.read(); // what is known of processes that have ended is needed for it
+        self.finder.known = self.calls.known();
         let mut found = self.finder.look();
+        for (user, name, reason) in std::mem::take(&mut self.finder.refused) {
+            self.calls.refuse(user, &name, &reason);
+        }
         std::mem::take(&mut self.finder.libraries).into_iter().for_each(|library| self.calls.maps(library));
         let used: HashSet<_> = found.iter().flat_map(|found| found.called.iter().cloned()).collect();
         for pid in self.calls.keep_only(&used) {
             self.finder.look_anew(pid);
         }
+        self.calls.look_at_files();
         if found.is_empty() && self.programs.is_some() {
             self.unload();
         }
@@ -337,11 +350,12 @@ impl Recorder {
 
     /// Attaches to the files whose functions have been found.
     fn attach(&mut self) {
-        let Some(programs) = &self.programs else { return };
-        if self.calls.attach(programs) {
+        if self.programs.as_ref().is_some_and(|programs| self.calls.attach(programs)) {
             self.status.lock().functions = self.calls.seen();
         }
-        self.calls.take_problems().into_iter().for_each(|problem| self.problem(problem));
+        for Problem { user, text, detail } in self.calls.take_problems() {
+            self.problem_of(Some(user), text, detail);
+        }
     }
 
     /// Takes what is in the rings. True where there was much.
@@ -398,6 +412,7 @@ impl Recorder {
     /// What is due once a second.
     fn second(&mut self, last: bool) {
         self.clock.refresh();
+        self.calls.brake();
         self.deliver_quiet(last);
         self.end_streams(&HashSet::new());
         self.positions_lost.turn();
@@ -548,13 +563,24 @@ impl Recorder {
     }
 
     fn problem(&self, text: String) {
+        self.problem_of(None, text, None);
+    }
+
+    /// A problem with a user's files, which others are not to be told in detail.
+    fn problem_of(&self, user: Option<u32>, text: String, detail: Option<String>) {
         let mut status = self.status.lock();
-        if !status.problems.contains(&text) {
-            tracing::warn!("{text}");
-            if status.problems.len() < MOST_PROBLEMS {
-                status.problems.push(text);
-            }
+        if status.problems.contains(&text) {
+            return;
         }
+        let mut told = self.told.lock();
+        let of_user = told.entry(user).or_default();
+        let most = if user.is_none_or(|user| user == 0) { MOST_PROBLEMS } else { MOST_PROBLEMS_OF_USER };
+        if *of_user >= most || status.problems.len() >= MOST_PROBLEMS {
+            return tracing::debug!("{text}");
+        }
+        *of_user += 1;
+        tracing::warn!("{}", detail.as_ref().unwrap_or(&text));
+        status.problems.push(text);
     }
 
     fn lose(&mut self, reason: &str, lost: u64) {

@@ -2,6 +2,7 @@
 //! space has to do with their maps.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
@@ -25,12 +26,12 @@ const TRACEPOINTS: [&str; 2] = ["btf_trace_sock_recv_length", "btf_trace_sock_se
 /// Looks at connections between two at what closed ones may have left.
 const TIDIED_EVERY: u32 = 60;
 /// `RM_REQUEST_LOSSES`.
-const LOSSES: usize = 5;
+const LOSSES: usize = 7;
 
 /// The loaded programs. They are detached when dropped, and their maps are gone.
 #[derive(Debug)]
 pub(super) struct Programs {
-    object: Object,
+    object: Arc<Object>,
     _links: Vec<Link>,
     /// How those are attached that see calls.
     pub(super) mode: AttachMode,
@@ -63,6 +64,10 @@ pub(super) struct Lost {
     pub(super) map: u64,
     /// HTTP/2 connections that are not looked into any more.
     pub(super) positions: u64,
+    /// Calls on stacks that their threads have left for others.
+    pub(super) stacks: u64,
+    /// Calls whose probes were taken off meanwhile.
+    pub(super) probes: u64,
 }
 
 /// Beginnings of the names of the programs that see calls: those at functions and points, which `calls`
@@ -121,7 +126,7 @@ impl Programs {
             links.push(program.attach().map_err(failed)?);
         }
         Ok(Programs {
-            object,
+            object: Arc::new(object),
             _links: links,
             mode,
             servers,
@@ -285,8 +290,13 @@ impl Programs {
     }
 
     /// For probes at functions.
-    pub(super) fn object(&self) -> &Object {
-        &self.object
+    pub(super) fn object(&self) -> Arc<Object> {
+        Arc::clone(&self.object)
+    }
+
+    /// Of attachments of those: hits, and which are there.
+    pub(super) fn attachments(&self) -> libbpf_rs::Result<MapHandle> {
+        lookup::map(&self.object, "attachments")
     }
 
     /// Removes what is kept of the threads of processes. Returns the calls that they are in, as far as
@@ -316,7 +326,14 @@ impl Programs {
             *since = now.saturating_sub(self.lost[place]);
             self.lost[place] = now;
         }
-        Lost { ring: since[0], http2_ring: since[4], map: since[1] + since[2], positions: since[3] }
+        Lost {
+            ring: since[0],
+            http2_ring: since[4],
+            map: since[1] + since[2],
+            positions: since[3],
+            stacks: since[5],
+            probes: since[6],
+        }
     }
 }
 

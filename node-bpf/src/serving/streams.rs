@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{CALLS_LOST, CONNECTION_LOST, REQUESTS_LOST, Recorder, http2};
+use super::{CALLS_LOST, CONNECTION_LOST, PROBES_LOST, REQUESTS_LOST, Recorder, STACKS_LOST, http2};
 use crate::procfs;
 
 /// Connections whose position in the frames was lost, as the ring says: how their streams end is not
@@ -72,6 +72,8 @@ impl Recorder {
         self.lose("ringbuf", lost.ring + lost.http2_ring);
         self.lose("map_full", lost.map);
         self.lose(CONNECTION_LOST, lost.positions);
+        self.lose(STACKS_LOST, lost.stacks);
+        self.lose(PROBES_LOST, lost.probes);
         self.lose(REQUESTS_LOST, unknown);
         if let Some(mut programs) = self.programs.take() {
             self.hand_on_chosen(&mut programs);

@@ -42,7 +42,7 @@ fn found(object: &Object<'_>, marks: &Marks<'_, '_>, function: &Function) -> Res
     let probe = entry::probe_at(object, function.address, function.bytes);
     let file_offset = object.offset_of(probe).ok_or_else(|| format!("{readable} is not in the file's code"))?;
     let ends = marks.ends(function, probe);
-    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, ends })
+    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, ends, shares: marks.shares(function) })
 }
 
 fn nothing(object: &Object<'_>, wanted: &str) -> String {

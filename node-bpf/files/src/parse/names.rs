@@ -28,6 +28,8 @@ pub(super) const COLD: &str = ".cold";
 
 /// Most similar names in an error message.
 const MOST_SHOWN: usize = 6;
+/// Characters of a name that is shown beside another.
+const LONGEST_SHOWN: usize = 128;
 
 /// Most bytes of code that are read of one function.
 const MOST_CODE_BYTES: u64 = 4 << 20;
@@ -47,8 +49,10 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
     };
     let shown = demangle::readable(&function.name);
     let file_offset = object.offset_of(function.address).ok_or_else(|| format!("{shown} is not in the file"))?;
-    let ends = Marks::of(object).ends(&function, function.address);
-    Ok(Found { shown, file_offset, ends })
+    let marks = Marks::of(object);
+    let ends = marks.ends(&function, function.address);
+    let shares = marks.shares(&function);
+    Ok(Found { shown, file_offset, ends, shares })
 }
 
 /// The exported functions of these mangled names: of each row the first that is there, with its
@@ -86,6 +90,8 @@ pub(super) struct Marks<'o, 'd> {
     cold: Vec<Cold<'d>>,
     /// The stubs through which functions of other files are called.
     stubs: Vec<Range<u64>>,
+    /// It is made by Go's compiler.
+    is_go: bool,
 }
 
 /// `f.cold`, of `f`.
@@ -115,7 +121,9 @@ impl<'o, 'd> Marks<'o, 'd> {
         let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
         let stubs = file.sections().filter(is_stub);
         let stubs = stubs.map(|stub| stub.address()..stub.address().saturating_add(stub.size())).collect();
-        Self { object, frames: Frames::of(object), starts, cold, stubs }
+        let is_of_go = |name: &str| name.contains(".gopclntab") || name == ".go.buildinfo";
+        let is_go = file.sections().any(|section| section.name().is_ok_and(is_of_go));
+        Self { object, frames: Frames::of(object), starts, cold, stubs, is_go }
     }
 
     /// A function's ends, as file offsets, where its entry is probed at this address.
@@ -132,6 +140,10 @@ impl<'o, 'd> Marks<'o, 'd> {
             let reason = "its code is chosen when it is loaded (IFUNC): name the function that is chosen".to_owned();
             return Err(NoEnds { reason, entries_are_calls: false });
         }
+        if self.is_go {
+            let reason = "it is of a Go program, whose stacks are moved and whose calls change threads".to_owned();
+            return Err(NoEnds { reason, entries_are_calls: false });
+        }
         if function.bytes > MOST_CODE_BYTES {
             return Err(format!("it has {} MiB of code", function.bytes >> 20).into());
         }
@@ -144,6 +156,21 @@ impl<'o, 'd> Marks<'o, 'd> {
             ends.into_iter().map(offset).collect::<Result<Vec<u64>, String>>()
         };
         Ok(Ends { returns: offsets(returns)?, jumps: offsets(jumps)? })
+    }
+
+    /// Other functions that are the same code (linkers fold what is equal).
+    pub(super) fn shares(&self, function: &Function) -> Vec<String> {
+        let own = demangle::short(&function.name);
+        let file = &self.object.file;
+        let there = file.symbols().chain(file.dynamic_symbols()).filter(|symbol| {
+            symbol.is_definition() && symbol.kind() == SymbolKind::Text && symbol.address() == function.address
+        });
+        let mut names: Vec<String> = there.filter_map(|symbol| Some(demangle::short(symbol.name().ok()?))).collect();
+        names.retain(|name| *name != own);
+        names.sort();
+        names.dedup();
+        names.truncate(MOST_SHOWN);
+        names.into_iter().map(|name| demangle::cut(name, LONGEST_SHOWN)).collect()
     }
 
     fn code(&self, address: u64, bytes: u64) -> Option<&'d [u8]> {

@@ -1,34 +1,41 @@
 //! Calls that are requests (`rankmesh up --request`): the files that have the functions, what the
-//! crate `files` finds in them, and the probes there. `spec` has what was typed, `probes` attaches.
+//! crate `files` finds in them, and the probes there. `spec` has what was typed, `probes` which probes that
+//! makes, `attachments` puts them there.
 //! Does not own what the programs say of calls (`wire`), nor which processes map a file (`find`).
 
+mod attachments;
 mod probes;
 mod spec;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
+use std::time::Instant;
 
-use files::{Answer, Files, Outcome, Question, Refusal, Ticket};
-use libbpf_rs::Link;
+use files::{Answer, FileId, Files, Outcome, Question, Refusal, Ticket};
 use record::{printable, shortened};
 
 use super::programs::Programs;
+use crate::attach::Links;
+use crate::hits::MOST_HITS;
 use crate::maps::FileKey;
 use crate::rooms::Share;
+use attachments::{Attached, Attacher, Done, Numbers, ToAttach};
 use probes::Wanted;
 use spec::What;
 
 pub use spec::{RequestError, RequestSpec};
 
 /// Most files with probes; of one user as many as all users leave free.
-const MOST_FILES: usize = 64;
+const MOST_FILES: usize = attachments::PLACES;
 /// How often a file is asked that could not be read.
 const MOST_ATTEMPTS: u32 = 5;
 /// Processes that are looked at again when there is room for their files.
 const MOST_TURNED_AWAY: usize = 1_024;
 /// Attachments whose names are kept, so that calls that end late have one.
 const MOST_NAMED: usize = 4 * MOST_FILES;
+/// Problems between two times that they are taken.
+const MOST_PROBLEMS: usize = 256;
 
 /// A file that a process has mapped, and that a `--request` means.
 #[derive(Debug)]
@@ -48,15 +55,29 @@ pub(super) struct Library {
 struct Known {
     user: u32,
     shown: String,
+    /// What means it: indices of what was typed.
+    meant: Vec<usize>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// By what is asked for: the index of what was typed.
-    Asked { file: fs::File, tickets: Vec<(usize, Vec<Ticket>)>, attempts: u32 },
-    /// (Without links: it has none of the functions, or cannot be probed.)
-    Attached { _links: Vec<Link>, number: u32 },
+    /// By what is asked for.
+    Asked { file: fs::File, read: FileId, tickets: Vec<(usize, Vec<Ticket>)>, attempts: u32 },
+    /// It is being attached to.
+    Attaching { number: u32 },
+    /// The file is kept open: so its number is no other file's, also where it is deleted.
+    Attached { links: Links, number: u32, file: fs::File, read: FileId },
+    /// It has none of the functions, cannot be probed, or was hit too often.
+    Nothing,
+}
+
+/// What cannot be recorded: of whose files, for who asks, and for the log alone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) user: u32,
+    pub(super) text: String,
+    pub(super) detail: Option<String>,
 }
 
 /// The functions whose calls are requests, wherever they are.
@@ -68,10 +89,11 @@ pub(super) struct Calls {
     share: Share,
     /// By the number of an attachment: the names of its functions and pairs.
     names: BTreeMap<u32, Vec<Arc<str>>>,
-    last_number: u32,
+    numbers: Numbers,
+    attacher: Attacher,
     /// Processes with files for which there was no room.
     turned_away: HashSet<u32>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 impl Calls {
@@ -82,10 +104,16 @@ impl Calls {
             known: HashMap::new(),
             share: Share::of(MOST_FILES),
             names: BTreeMap::new(),
-            last_number: 0,
+            numbers: Numbers::default(),
+            attacher: Attacher::start(),
             turned_away: HashSet::new(),
             problems: vec![],
         }
+    }
+
+    /// Files that need not be opened again.
+    pub(super) fn known(&self) -> HashSet<FileKey> {
+        self.known.keys().cloned().collect()
     }
 
     /// A process maps a file: it is asked for the functions, once.
@@ -93,46 +121,66 @@ impl Calls {
         if self.known.contains_key(&library.key) {
             return;
         }
+        let user = library.user;
         let shown = shortened(&printable(&String::from_utf8_lossy(&library.name)), 80);
-        if !self.share.take(library.user) {
+        let Ok(read) = FileId::of(&library.file) else { return };
+        if !self.share.take(user) {
             if self.turned_away.len() < MOST_TURNED_AWAY {
                 self.turned_away.insert(library.pid);
             }
-            self.problem(format!(
-                "{shown}: of {MOST_FILES} files with functions of --request, one user's are probed while they are no more \
+            let text = format!(
+                "of {MOST_FILES} files with functions of --request, one user's are probed while they are no more \
                  than all leave free: calls in further ones are not recorded"
-            ));
-            return;
+            );
+            return self.problem(user, text, Some(format!("{shown} is one of these")));
         }
-        let meant = |spec: &RequestSpec| spec.means(&library.path, &library.name);
-        let meant: Vec<usize> = (0..self.specs.len()).filter(|at| meant(&self.specs[*at])).collect();
-        let state = self.asked(library.file, library.user, meant, 0);
-        self.known.insert(library.key, Known { user: library.user, shown, state });
+        let means = |spec: &RequestSpec| spec.means(&library.path, &library.name);
+        let meant: Vec<usize> = (0..self.specs.len()).filter(|at| means(&self.specs[*at])).collect();
+        let state = self.asked((library.file, read), user, &meant, 0);
+        self.known.insert(library.key, Known { user, shown, meant, state });
     }
 
-    fn asked(&self, file: fs::File, user: u32, meant: Vec<usize>, attempts: u32) -> State {
+    /// A file of a user's is not looked at.
+    pub(super) fn refuse(&mut self, user: u32, name: &[u8], reason: &str) {
+        let shown = shortened(&printable(&String::from_utf8_lossy(name)), 80);
+        self.problem(user, format!("{shown}: calls of --request are not recorded there: {reason}"), None);
+    }
+
+    fn asked(&self, (file, read): (fs::File, FileId), user: u32, meant: &[usize], attempts: u32) -> State {
         let ask = |question: Question| self.files.ask(user, &file, question);
-        let of = |at: usize| (at, questions(&self.specs[at]).into_iter().map(ask).collect());
-        let tickets = meant.into_iter().map(of).collect();
-        State::Asked { file, tickets, attempts }
+        let of = |at: &usize| (*at, questions(&self.specs[*at]).into_iter().map(ask).collect());
+        let tickets = meant.iter().map(of).collect();
+        State::Asked { file, read, tickets, attempts }
     }
 
-    /// Attaches to the files that have answered; false where there were none.
+    /// Has files attached to that have answered, and takes what has been done; false where there was nothing.
     pub(super) fn attach(&mut self, programs: &Programs) -> bool {
+        if !self.numbers.has_map() {
+            self.numbers.in_map(programs.attachments().ok());
+        }
         let is_there = |known: &Known| match &known.state {
             State::Asked { tickets, .. } => {
                 tickets.iter().flat_map(|(_, tickets)| tickets).all(|ticket| ticket.outcome().is_some())
             }
-            State::Attached { .. } => false,
+            State::Attaching { .. } | State::Attached { .. } | State::Nothing => false,
         };
         let there: Vec<FileKey> =
             self.known.iter().filter(|(_, known)| is_there(known)).map(|(key, _)| key.clone()).collect();
-        let any = !there.is_empty();
+        let mut any = !there.is_empty();
         for key in there {
-            let Some(Known { user, shown, state }) = self.known.remove(&key) else { continue };
-            let State::Asked { file, tickets, attempts } = state else { continue };
-            let state = self.answered(programs, file, tickets, attempts, (user, &shown));
-            self.known.insert(key, Known { user, shown, state });
+            let Some(mut known) = self.known.remove(&key) else { continue };
+            if let State::Asked { file, read, tickets, attempts } = known.state {
+                known.state = State::Nothing;
+                known.state = self.answered(programs, (file, read), tickets, attempts, &known);
+            }
+            self.known.insert(key, known);
+        }
+        while let Some(done) = self.attacher.done() {
+            any = true;
+            match done {
+                Done::Attached(attached) => self.attached(attached),
+                Done::Detached(number) => self.numbers.give(number),
+            }
         }
         any
     }
@@ -140,10 +188,10 @@ impl Calls {
     fn answered(
         &mut self,
         programs: &Programs,
-        file: fs::File,
+        (file, read): (fs::File, FileId),
         tickets: Vec<(usize, Vec<Ticket>)>,
         attempts: u32,
-        (user, shown): (u32, &str),
+        Known { user, shown, meant, .. }: &Known,
     ) -> State {
         let outcomes = |tickets: &[Ticket]| tickets.iter().filter_map(|ticket| ticket.outcome().cloned()).collect();
         let outcomes: Vec<(usize, Vec<Outcome>)> = tickets.iter().map(|(at, of)| (*at, outcomes(of))).collect();
@@ -153,46 +201,117 @@ impl Calls {
         };
         let is_busy = any(|refusal| matches!(refusal, Refusal::Busy | Refusal::Changed));
         if is_busy || attempts + 1 < MOST_ATTEMPTS && any(|refusal| !refusal.is_final()) {
-            let meant = outcomes.into_iter().map(|(at, _)| at).collect();
-            return self.asked(file, user, meant, attempts + u32::from(!is_busy));
+            let read = FileId::of(&file).unwrap_or(read);
+            return self.asked((file, read), *user, meant, attempts + u32::from(!is_busy));
         }
-        let mut wanted = Wanted::default();
+        let mut wanted = Wanted::new(programs.mode);
         for (at, outcomes) in outcomes {
             let answers: Result<Vec<Arc<Answer>>, Refusal> = outcomes.into_iter().collect();
             let added = answers.map_err(|refusal| refusal.to_string()).and_then(|answers| {
                 let Some(spec) = self.specs.get(at) else { return Ok(()) };
                 wanted.add(spec, &answers)
             });
-            if let Err(reason) = added {
+            if let Err(reason) = added
+                && let Some(spec) = self.specs.get(at)
+            {
                 // (Who reads answers may not see a file's other names, which are in the reason.)
-                tracing::warn!("{shown}: {}", printable(&reason));
-                if let Some(spec) = self.specs.get(at) {
-                    self.problem(format!("{shown}: calls of {spec} are not recorded there: the agent's log says why"));
-                }
+                let text = format!("{shown}: calls of {spec} are not recorded there: the agent's log says why");
+                self.problem(*user, text, Some(format!("{shown}: {}", printable(&reason))));
             }
         }
-        self.last_number = self.last_number.wrapping_add(1);
-        let number = self.last_number;
-        let (links, refused) = probes::attach(programs, &file, &wanted, number);
-        for (name, reason) in refused {
-            tracing::warn!("{shown}: {name} cannot be probed: {reason}");
-            self.problem(format!("{shown}: a function of --request cannot be probed: the agent's log says why"));
-        }
-        if !links.is_empty() {
-            tracing::info!("calls in {shown} are requests: {}", wanted.names.join(", "));
-        }
+        let Some(number) = self.numbers.take() else {
+            return State::Asked { file, read, tickets, attempts }; // when probes of others are off
+        };
         self.names.insert(number, wanted.names.clone());
-        self.forget_names();
-        State::Attached { _links: links, number }
+        self.forget_names(number);
+        for remark in &wanted.remarks {
+            tracing::debug!("{shown}: {remark}");
+        }
+        let (object, mode) = (programs.object(), programs.mode);
+        if !self.attacher.attach(ToAttach { object, mode, file, read, wanted, number }) {
+            self.numbers.give(number);
+            self.problem(*user, "no function of --request can be probed: there is no thread for it".to_owned(), None);
+            return State::Nothing;
+        }
+        State::Attaching { number }
+    }
+
+    /// Probes have been put into a file.
+    fn attached(&mut self, Attached { number, file, read, links, refused }: Attached) {
+        let is_it = |known: &Known| matches!(known.state, State::Attaching { number: of } if of == number);
+        let Some(key) = self.known.iter().find(|(_, known)| is_it(known)).map(|(key, _)| key.clone()) else {
+            return self.detach(links, number); // nobody has it mapped any more
+        };
+        let Some(mut known) = self.known.remove(&key) else { return };
+        let (user, shown) = (known.user, &known.shown);
+        for (name, reason) in refused {
+            let detail = format!("{shown}: {name} cannot be probed: {reason}");
+            let text = format!("{shown}: a function of --request cannot be probed: the agent's log says why");
+            self.problem(user, text, Some(detail));
+        }
+        let names = self.names.get(&number).map(|names| names.join(", ")).unwrap_or_default();
+        if links.is_empty() {
+            self.detach(links, number);
+            known.state = State::Nothing;
+        } else {
+            tracing::debug!("calls in {shown} are requests: {names}");
+            known.state = State::Attached { links, number, file, read };
+        }
+        self.known.insert(key, known);
+        self.look_at_files(); // it may have been written to meanwhile
+    }
+
+    fn detach(&mut self, links: Links, number: u32) {
+        self.numbers.leave(number);
+        self.attacher.detach(links, number);
+    }
+
+    /// Takes the probes off files that were written to since they were read, and has these read anew: code may
+    /// have moved under the probes.
+    pub(super) fn look_at_files(&mut self) {
+        let is_outdated = |known: &Known| match &known.state {
+            State::Attached { file, read, .. } => FileId::of(file).is_ok_and(|now| now != *read),
+            _ => false,
+        };
+        let outdated: Vec<FileKey> =
+            self.known.iter().filter(|(_, known)| is_outdated(known)).map(|(key, _)| key.clone()).collect();
+        for key in outdated {
+            let Some(mut known) = self.known.remove(&key) else { continue };
+            if let State::Attached { links, number, file, .. } = known.state {
+                tracing::debug!("{} was written to: it is read anew", known.shown);
+                self.detach(links, number);
+                known.state = match FileId::of(&file) {
+                    Ok(read) => self.asked((file, read), known.user, &known.meant, 0),
+                    Err(_) => State::Nothing,
+                };
+            }
+            self.known.insert(key, known);
+        }
+    }
+
+    /// Takes off what is hit too often.
+    pub(super) fn brake(&mut self) {
+        for (number, often) in self.numbers.too_often(Instant::now()) {
+            let is_it = |known: &&mut Known| matches!(known.state, State::Attached { number: of, .. } if of == number);
+            let Some(known) = self.known.values_mut().find(is_it) else { continue };
+            let State::Attached { links, .. } = std::mem::replace(&mut known.state, State::Nothing) else { continue };
+            let (user, shown) = (known.user, known.shown.clone());
+            self.detach(links, number);
+            let text = format!(
+                "{shown}: its functions of --request are not probed any more: {often} hits in a second slow it; \
+                 {MOST_HITS} are bearable"
+            );
+            self.problem(user, text, None);
+        }
     }
 
     /// Lets go of the oldest names that no probe refers to, where there are many.
-    fn forget_names(&mut self) {
+    fn forget_names(&mut self, last: u32) {
         let number = |known: &Known| match &known.state {
-            State::Attached { number, .. } => Some(*number),
-            State::Asked { .. } => None,
+            State::Attached { number, .. } | State::Attaching { number } => Some(*number),
+            State::Asked { .. } | State::Nothing => None,
         };
-        let attached: HashSet<u32> = self.known.values().filter_map(number).chain([self.last_number]).collect();
+        let attached: HashSet<u32> = self.known.values().filter_map(number).chain([last]).collect();
         while self.names.len() > MOST_NAMED {
             let Some(oldest) = self.names.keys().find(|number| !attached.contains(number)).copied() else { break };
             self.names.remove(&oldest);
@@ -203,14 +322,21 @@ impl Calls {
     /// be room now.
     pub(super) fn keep_only(&mut self, used: &HashSet<FileKey>) -> HashSet<u32> {
         let unused: Vec<Known> = self.known.extract_if(|key, _| !used.contains(key)).map(|(_, known)| known).collect();
-        unused.iter().for_each(|known| self.share.give(known.user, 1));
-        if unused.is_empty() { HashSet::new() } else { std::mem::take(&mut self.turned_away) }
+        let none = unused.is_empty();
+        for known in unused {
+            self.share.give(known.user, 1);
+            if let State::Attached { links, number, .. } = known.state {
+                self.detach(links, number);
+            }
+        }
+        if none { HashSet::new() } else { std::mem::take(&mut self.turned_away) }
     }
 
     /// Takes all probes away.
     pub(super) fn clear(&mut self) {
         self.keep_only(&HashSet::new());
         self.turned_away.clear();
+        self.numbers.in_map(None);
     }
 
     /// The name of a function or pair, by its probe's cookie.
@@ -222,7 +348,7 @@ impl Calls {
     /// The functions and pairs whose calls are seen now, with their files.
     pub(super) fn seen(&self) -> Vec<String> {
         let of = |known: &Known| match &known.state {
-            State::Attached { _links: links, number } if !links.is_empty() => {
+            State::Attached { number, .. } => {
                 let names = self.names.get(number).map(Vec::as_slice).unwrap_or_default();
                 names.iter().map(|name| format!("{}: {name}", known.shown)).collect()
             }
@@ -233,12 +359,14 @@ impl Calls {
         seen
     }
 
-    fn problem(&mut self, text: String) {
-        self.problems.push(text);
+    fn problem(&mut self, user: u32, text: String, detail: Option<String>) {
+        if self.problems.len() < MOST_PROBLEMS {
+            self.problems.push(Problem { user, text, detail });
+        }
     }
 
     /// What cannot be recorded, since the last time.
-    pub(super) fn take_problems(&mut self) -> Vec<String> {
+    pub(super) fn take_problems(&mut self) -> Vec<Problem> {
         std::mem::take(&mut self.problems)
     }
 }
@@ -288,11 +416,10 @@ mod tests {
     fn names_are_kept_for_calls_that_end_late_and_not_without_end() {
         let mut calls = Calls::new(vec![], Files::new(|| {}));
         for number in 1..=1_000 {
-            calls.last_number = number;
             calls.names.insert(number, vec!["f".into(), format!("f{number}").into()]);
-            let state = State::Attached { _links: vec![], number: 1 };
-            calls.known.insert((vec![], 1), Known { user: 0, shown: String::new(), state });
-            calls.forget_names();
+            let known = Known { user: 0, shown: String::new(), meant: vec![], state: State::Attaching { number: 1 } };
+            calls.known.insert((vec![], 1), known);
+            calls.forget_names(number);
         }
         assert_eq!(calls.names.len(), MOST_NAMED);
         assert_eq!(calls.name(1_000 << 32 | 1).as_deref(), Some("f1000"));

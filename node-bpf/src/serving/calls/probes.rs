@@ -7,16 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use files::{Answer, Ends, Point};
-use libbpf_rs::Link;
+use libbpf_rs::{Link, Object};
 use record::printable;
 
 use super::spec::{RequestSpec, What};
 use crate::attach;
-use crate::serving::programs::Programs;
+use crate::config::AttachMode;
 use crate::symbols::Target;
 
-/// Most probes in one file.
+/// Most probes in one file; and where each is an open file of its own.
 const MOST_PROBES: usize = 4_096;
+const MOST_SINGLE_PROBES: usize = 64;
 
 /// What is to be probed in a file.
 #[derive(Debug, Default)]
@@ -27,9 +28,14 @@ pub(super) struct Wanted {
     places: Vec<Place>,
     /// File offsets of functions that are wanted already: two names may mean one.
     entries: HashSet<u64>,
+    /// Where pairs begin: a point begins one.
+    begins: HashSet<u64>,
     /// Functions that are not probed, and why.
     refused: Vec<(Arc<str>, String)>,
+    /// What is to be known of those that are, for the log.
+    pub(super) remarks: Vec<String>,
     probes: usize,
+    most_probes: usize,
 }
 
 #[derive(Debug)]
@@ -46,6 +52,11 @@ enum Place {
 }
 
 impl Wanted {
+    /// Nothing yet, for probes that are attached in this way.
+    pub(super) fn new(mode: AttachMode) -> Wanted {
+        Wanted { most_probes: if mode.one_by_one() { MOST_SINGLE_PROBES } else { MOST_PROBES }, ..Wanted::default() }
+    }
+
     /// Adds what a file has answered.
     ///
     /// # Errors
@@ -59,12 +70,18 @@ impl Wanted {
                 self.room(found.iter().map(count).sum(), spec)?;
                 for function in found {
                     let name: Arc<str> = printable(&function.shown).into();
+                    if !function.shares.is_empty() {
+                        let shares = printable(&function.shares.join(", "));
+                        self.remarks.push(format!("calls of {shares} count for {name}: they are the same code"));
+                    }
                     match &function.ends {
                         Err(why) => self.refused.push((name, why.reason.clone())),
                         Ok(Ends { returns, jumps }) if self.entries.insert(function.file_offset) => {
                             if !jumps.is_empty() {
                                 let all = returns.len() + jumps.len();
-                                tracing::info!("{} of {all} ends of {name} hand over to another function", jumps.len());
+                                let over = jumps.len();
+                                self.remarks
+                                    .push(format!("{over} of {all} ends of {name} hand over to another function"));
                             }
                             let ends = [&returns[..], jumps].concat();
                             self.names.push(name);
@@ -76,7 +93,16 @@ impl Wanted {
                 Ok(())
             }
             (What::Pair { provider, begin, end }, [Answer::Points(begins), Answer::Points(ends)]) => {
+                if begins.iter().any(|begin| ends.iter().any(|end| end.file_offset == begin.file_offset)) {
+                    return Err(format!("{spec} begins where it ends"));
+                }
+                if begins.iter().any(|begin| self.begins.contains(&begin.file_offset)) {
+                    return Err(format!(
+                        "{spec} begins where another pair of --request does: a point begins one request"
+                    ));
+                }
                 self.room(begins.len() + ends.len(), spec)?;
+                self.begins.extend(begins.iter().map(|begin| begin.file_offset));
                 self.names.push(printable(&format!("{provider}:{begin}:{end}")).into());
                 self.places.push(Place::Pair { begin: begins.clone(), end: ends.clone() });
                 Ok(())
@@ -86,9 +112,10 @@ impl Wanted {
     }
 
     fn room(&mut self, probes: usize, spec: &RequestSpec) -> Result<(), String> {
-        if self.probes + probes > MOST_PROBES {
+        let most = self.most_probes;
+        if self.probes + probes > most {
             return Err(format!(
-                "{spec} needs {probes} probes, beside {} others; {MOST_PROBES} in a file can be: name one function with its \
+                "{spec} needs {probes} probes, beside {} others; {most} in a file can be: name one function with its \
                  parameters",
                 self.probes
             ));
@@ -107,7 +134,7 @@ struct Kind {
 /// Attaches; `number` is this attachment's. Returns the links, and the names that cannot be probed with
 /// the reasons.
 pub(super) fn attach(
-    programs: &Programs,
+    to: (&Object, AttachMode),
     file: &fs::File,
     wanted: &Wanted,
     number: u32,
@@ -117,13 +144,13 @@ pub(super) fn attach(
     if all.is_empty() {
         return (vec![], refused);
     }
-    if let Ok(links) = attach_to(programs, file, wanted, &all, number) {
+    if let Ok(links) = attach_to(to, file, wanted, &all, number) {
         return (links, refused);
     }
     // One that cannot be probed would prevent the others.
     let mut links = vec![];
     for at in all {
-        match attach_to(programs, file, wanted, &[at], number) {
+        match attach_to(to, file, wanted, &[at], number) {
             Ok(of_one) => links.extend(of_one),
             Err(error) => refused.push((Arc::clone(&wanted.names[at]), format!("{error:#}"))),
         }
@@ -133,7 +160,7 @@ pub(super) fn attach(
 
 /// Ends first, so that no call is seen to begin whose end is not seen.
 fn attach_to(
-    programs: &Programs,
+    (object, mode): (&Object, AttachMode),
     file: &fs::File,
     wanted: &Wanted,
     which: &[usize],
@@ -143,7 +170,7 @@ fn attach_to(
     let mut links = vec![];
     for kind in kinds(wanted, which, number).iter().filter(|kind| !kind.targets.is_empty()) {
         let Kind { program, targets } = kind;
-        links.extend(attach::attach_at(programs.object(), program, programs.mode, false, &path, targets)?);
+        links.extend(attach::attach_at(object, program, mode, false, &path, targets)?);
     }
     Ok(links)
 }
@@ -189,12 +216,12 @@ mod tests {
 
     fn found(shown: &str, file_offset: u64, returns: &[u64], jumps: &[u64]) -> Found {
         let ends = Ends { returns: returns.to_vec(), jumps: jumps.to_vec() };
-        Found { shown: shown.to_owned(), file_offset, ends: Ok(ends) }
+        Found { shown: shown.to_owned(), file_offset, ends: Ok(ends), shares: vec![] }
     }
 
     #[test]
     fn each_place_is_probed_once_and_ends_before_entries() {
-        let mut wanted = Wanted::default();
+        let mut wanted = Wanted::new(AttachMode::Multi);
         let overloads = vec![found("a::f", 10, &[15], &[90]), found("a::f", 20, &[25, 90], &[])];
         wanted.add(&spec("libx:a::f"), &[Answer::Matching(overloads).into()]).unwrap();
         let unknown = Found { ends: Err("why".to_owned().into()), ..found("unknown", 35, &[], &[]) };
@@ -224,10 +251,24 @@ mod tests {
 
     #[test]
     fn a_file_has_only_so_many_probes() {
-        let mut wanted = Wanted::default();
+        let mut wanted = Wanted::new(AttachMode::Multi);
         let many = found("f", 1, &(0..MOST_PROBES as u64).collect::<Vec<_>>(), &[]);
         let error = wanted.add(&spec("libx:f"), &[Answer::Matching(vec![many]).into()]).unwrap_err();
         assert!(error.contains("with its parameters") && wanted.names.is_empty(), "{error}");
         assert!(wanted.add(&spec("libx:f"), &[]).is_err());
+        let few = found("f", 1, &(0..MOST_SINGLE_PROBES as u64).collect::<Vec<_>>(), &[]);
+        assert!(Wanted::new(AttachMode::Single).add(&spec("libx:f"), &[Answer::Matching(vec![few]).into()]).is_err());
+    }
+
+    #[test]
+    fn a_point_begins_one_pair() {
+        let mut wanted = Wanted::new(AttachMode::Multi);
+        let points = |at| Arc::new(Answer::Points(vec![Point { file_offset: at, semaphore_offset: 0 }]));
+        wanted.add(&spec("libx:p:b:e"), &[points(40), points(50)]).unwrap();
+        let error = wanted.add(&spec("libx:p:b:f"), &[points(40), points(60)]).unwrap_err();
+        assert!(error.contains("another pair"), "{error}");
+        assert!(
+            wanted.add(&spec("libx:p:c:d"), &[points(70), points(70)]).unwrap_err().contains("begins where it ends")
+        );
     }
 }

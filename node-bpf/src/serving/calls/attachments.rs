@@ -1,0 +1,218 @@
+//! Putting probes into files and taking them off, in a thread of its own: the kernel may take long over
+//! it (it stops each process that maps the file for a moment), and the recorder has rings to read. And
+//! which attachments there are: a program counts the hits of each, and asks whether one is still there.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use files::FileId;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+
+use super::probes::{self, Wanted};
+use crate::attach::Links;
+use crate::config::AttachMode;
+use crate::hits::too_often;
+
+/// `RM_CALL_ATTACHMENTS`: a power of two.
+pub(super) const PLACES: usize = 64;
+/// Between two attachments: who maps and unmaps a file all the time has it probed so often at most.
+const REST: Duration = Duration::from_millis(50);
+
+/// Probes to be put into a file.
+pub(super) struct ToAttach {
+    pub(super) object: Arc<Object>,
+    pub(super) mode: AttachMode,
+    pub(super) file: fs::File,
+    /// What it was when it was asked.
+    pub(super) read: FileId,
+    pub(super) wanted: Wanted,
+    pub(super) number: u32,
+}
+
+enum Job {
+    Attach(Box<ToAttach>),
+    Detach(Links, u32),
+}
+
+/// What has been done.
+pub(super) enum Done {
+    Attached(Attached),
+    /// The attachment of this number is gone.
+    Detached(u32),
+}
+
+/// Probes that were put into a file.
+pub(super) struct Attached {
+    pub(super) number: u32,
+    pub(super) file: fs::File,
+    pub(super) read: FileId,
+    pub(super) links: Links,
+    /// Names that cannot be probed, and why.
+    pub(super) refused: Vec<(Arc<str>, String)>,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Attacher {
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attacher {
+    pub(super) fn start() -> Attacher {
+        let (jobs, todo) = mpsc::channel();
+        let (tell, done) = mpsc::channel();
+        let thread = thread::Builder::new().name("attaching".to_owned()).spawn(move || work(&todo, &tell));
+        Attacher { jobs: Some(jobs), done, thread: thread.ok() }
+    }
+
+    /// False where there is no thread.
+    pub(super) fn attach(&self, what: ToAttach) -> bool {
+        self.thread.is_some() && self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job::Attach(Box::new(what))).is_ok())
+    }
+
+    pub(super) fn detach(&self, links: Links, number: u32) {
+        let job = Job::Detach(links, number);
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job)); // without the thread they are dropped here
+    }
+
+    pub(super) fn done(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
+}
+
+impl Drop for Attacher {
+    fn drop(&mut self) {
+        self.jobs = None;
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn work(todo: &Receiver<Job>, tell: &Sender<Done>) {
+    for job in todo {
+        let done = match job {
+            Job::Attach(what) => {
+                let ToAttach { object, mode, file, read, wanted, number } = *what;
+                let (links, refused) = probes::attach((&object, mode), &file, &wanted, number);
+                Done::Attached(Attached { number, file, read, links: links.into(), refused })
+            }
+            Job::Detach(links, number) => {
+                drop(links);
+                Done::Detached(number)
+            }
+        };
+        let is_attached = matches!(done, Done::Attached(_));
+        if tell.send(done).is_err() {
+            return;
+        }
+        if is_attached {
+            thread::sleep(REST);
+        }
+    }
+}
+
+/// Which attachments the programs know, by their places.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    map: Option<MapHandle>,
+    /// Of each place the number there, and hits as of a time.
+    there: [Option<(u32, u64, Instant)>; PLACES],
+    last: u32,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Numbers { map: None, there: [None; PLACES], last: 0 }
+    }
+}
+
+impl Numbers {
+    /// The programs have this map now.
+    pub(super) fn in_map(&mut self, map: Option<MapHandle>) {
+        self.map = map;
+    }
+
+    pub(super) fn has_map(&self) -> bool {
+        self.map.is_some()
+    }
+
+    /// A number for an attachment; none where all places are in use.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let at = self.there.iter().position(Option::is_none)?;
+        self.last = self.last.wrapping_add(1) % (u32::MAX / PLACES as u32);
+        let number = self.last.max(1) * PLACES as u32 + at as u32;
+        let hits = self.write(at, number);
+        self.there[at] = Some((number, hits, Instant::now()));
+        Some(number)
+    }
+
+    /// The programs take it for gone; its place is not given to others yet.
+    pub(super) fn leave(&mut self, number: u32) {
+        let at = number as usize % PLACES;
+        if self.there[at].is_some_and(|(there, ..)| there == number) {
+            self.write(at, 0);
+        }
+    }
+
+    /// Its place may be another's.
+    pub(super) fn give(&mut self, number: u32) {
+        let at = number as usize % PLACES;
+        if self.there[at].is_some_and(|(there, ..)| there == number) {
+            self.there[at] = None;
+        }
+    }
+
+    /// Writes which number is at a place. Returns the hits there.
+    fn write(&self, at: usize, number: u32) -> u64 {
+        let Some(map) = &self.map else { return 0 };
+        let hits = hits(map, at);
+        let value = [&hits.to_ne_bytes()[..], &number.to_ne_bytes(), &[0; 4]].concat();
+        if let Err(error) = map.update(&(at as u32).to_ne_bytes(), &value, MapFlags::ANY) {
+            tracing::warn!(%error, "cannot tell the programs of an attachment");
+        }
+        hits
+    }
+
+    /// The attachments that are hit too often, and how often in a second.
+    pub(super) fn too_often(&mut self, now: Instant) -> Vec<(u32, u64)> {
+        let Some(map) = &self.map else { return vec![] };
+        let mut all = vec![];
+        for (at, place) in self.there.iter_mut().enumerate() {
+            let Some((number, counted, since)) = place else { continue };
+            let hits = hits(map, at);
+            if let Some(often) = too_often(hits.saturating_sub(*counted), now.duration_since(*since)) {
+                all.push((*number, often));
+            }
+            (*counted, *since) = (hits, now);
+        }
+        all
+    }
+}
+
+fn hits(map: &MapHandle, at: usize) -> u64 {
+    let value = map.lookup(&(at as u32).to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    value.and_then(|value| value.first_chunk().copied()).map_or(0, u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_one_attachment_and_each_has_its_own_number() {
+        let mut numbers = Numbers::default();
+        let all: Vec<u32> = std::iter::from_fn(|| numbers.take()).collect();
+        assert_eq!(all.len(), PLACES);
+        numbers.leave(all[3]);
+        assert_eq!(numbers.take(), None, "its probes may still be there");
+        numbers.give(all[3]);
+        let new = numbers.take().unwrap();
+        assert_eq!((new as usize % PLACES, all.contains(&new)), (3, false));
+        numbers.give(all[3]);
+        assert_eq!(numbers.take(), None, "it is another's place now");
+    }
+}
