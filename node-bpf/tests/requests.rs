@@ -4,6 +4,8 @@
 #[path = "requests/calls.rs"]
 mod calls;
 mod common;
+#[path = "requests/fuse.rs"]
+mod fuse;
 #[path = "requests/http2.rs"]
 mod http2;
 #[path = "requests/processes.rs"]

@@ -60,6 +60,18 @@ extern "C" int engine_plain(jmp_buf *back) {
   return 1;
 }
 
+// It is left for another stack, and comes back.
+extern "C" int engine_yields(void (*yield)()) {
+  yield();
+  wait_us(10);
+  return 1;
+}
+
+extern "C" int engine_quick(int n) {
+  asm volatile("" : "+r"(n));
+  return n + 1;
+}
+
 extern "C" int engine_ends_thread(int stays) {
   wait_us(10);
   if (stays) return 1;
@@ -81,6 +93,8 @@ extern "C" int engine_pair(int us, int ends) {
 #include <cstring>
 #include <dlfcn.h>
 #include <stdexcept>
+#include <sys/mman.h>
+#include <ucontext.h>
 #include <thread>
 #include <vector>
 
@@ -94,6 +108,7 @@ struct Engine {
 };
 }  // namespace ns
 extern "C" int engine_plain(jmp_buf *back), engine_pair(int us, int ends), engine_ends_thread(int);
+extern "C" int engine_yields(void (*yield)()), engine_quick(int n);
 
 // Of this program, and not exported.
 static __attribute__((noinline)) int own(int n) {
@@ -116,7 +131,37 @@ void ns::Engine::fail(int) {}
 int engine_plain(jmp_buf *) { return 0; }
 int engine_pair(int, int) { return 0; }
 int engine_ends_thread(int) { return 0; }
+int engine_yields(void (*)()) { return 0; }
+int engine_quick(int n) { return n; }
 #endif
+
+// Two fibers on stacks of their own: each makes a call, in which it goes on to the other.
+static ucontext_t whole, fibers[2];
+static volatile int running;
+static void yield() {
+  int from = running;
+  running = 1 - from;
+  swapcontext(&fibers[from], &fibers[1 - from]);
+}
+static void fiber() {
+  engine_yields(yield);
+  if (running == 0) yield();  // the second ends both
+}
+static void run_fibers() {
+  const size_t bytes = 1 << 16, page = 4096;
+  for (auto &one : fibers) {
+    char *stack = static_cast<char *>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(stack, page, PROT_NONE);
+    getcontext(&one);
+    one.uc_stack.ss_sp = stack + page;
+    one.uc_stack.ss_size = bytes - page;
+    one.uc_link = &whole;
+    makecontext(&one, fiber, 0);
+  }
+  running = 0;
+  swapcontext(&whole, &fibers[0]);
+  for (auto &one : fibers) munmap(static_cast<char *>(one.uc_stack.ss_sp) - page, bytes);
+}
 
 int main() {
   char line[256], what[64];
@@ -159,6 +204,10 @@ int main() {
     } else if (!strcmp(what, "pair")) {
       for (int n = 0; n < a; n++) told = engine_pair(10, 0);
       for (int n = 0; n < b; n++) told = engine_pair(10, 1);
+    } else if (!strcmp(what, "fibers")) {
+      for (int n = 0; n < a; n++) run_fibers();
+    } else if (!strcmp(what, "quick")) {
+      for (int n = 0; n < a; n++) told = engine_quick(n);
     } else if (!strcmp(what, "own")) {
       for (int n = 0; n < a; n++) told += own(n) > 0;
     } else if (!strcmp(what, "open")) {

@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use node_bpf::{RequestSpec, ServingConfig};
+use node_bpf::{Capture, CaptureConfig, ProbeSpec, RequestSpec, ServingConfig};
 use record::RequestSum;
 
 use super::Recorder;
 use super::common::{Cgroup, Job, can_capture, wait_for};
+use super::fuse::Fuse;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/engine.cc");
 
@@ -197,6 +198,56 @@ fn a_jump_or_the_threads_end_leaves_a_call_without_an_answer() {
     program.tell("end 6");
     let (_, sums, lost) = recorder.stop();
     assert_eq!((counts(&sums), lost), (vec![("engine_ends_thread", 6, 6), ("engine_plain", 17, 12)], 0));
+}
+
+#[test]
+fn a_call_on_a_stack_that_its_thread_leaves_is_lost_and_has_not_failed() {
+    if !can_capture() {
+        return;
+    }
+    let (_built, _cgroup, mut program, recorder) = recorded(&["libengine.so.1:engine_yields"], 1);
+    program.tell("fibers 12");
+    let (_, sums, lost) = recorder.stop();
+    // Of each two calls the second is seen from its beginning to its end, and the next round begins after it.
+    assert_eq!((counts(&sums), lost), (vec![("engine_yields", 12, 0)], 12));
+}
+
+#[test]
+fn a_function_that_is_called_all_the_time_is_let_go() {
+    if !can_capture() {
+        return;
+    }
+    let (_built, _cgroup, mut program, recorder) = recorded(&["libengine.so.1:engine_quick"], 1);
+    writeln!(program.input, "quick 100000000").unwrap();
+    let status = || recorder.serving.as_ref().unwrap().status();
+    wait_for("the probes to be taken off", || status().functions.is_empty());
+    let said = status().problems.join("\n");
+    assert!(said.contains("libengine.so.1: its functions of --request are not probed any more"), "{said}");
+    assert_eq!(program.line().split(' ').next(), Some("quick"), "it goes on unharmed");
+    recorder.stop();
+}
+
+#[test]
+fn a_program_on_a_file_system_in_user_space_is_not_probed() {
+    if !can_capture() {
+        return;
+    }
+    let (built, cgroup, at) = (compile(), Cgroup::new(), tempfile::tempdir().unwrap());
+    let bytes = std::fs::read(built.path().join("later")).unwrap();
+    let Some(fuse) = Fuse::with_program(at.path(), bytes) else { return };
+    let mut program = Program::start(&fuse.program(), &cgroup);
+    let recorder = Recorder::start(config(&cgroup, &["program:own"]));
+    let status = || recorder.serving.as_ref().unwrap().status();
+    wait_for("it to be refused", || !status().problems.is_empty());
+    let said = status().problems.join("\n");
+    assert!(said.contains("program: calls of --request are not recorded there") && said.contains("(fuse)"), "{said}");
+    assert_eq!((program.tell("own 9"), status().functions.len()), (9, 0));
+    drop(program);
+    recorder.stop();
+    let probe = ProbeSpec::function(&format!("{}:own", fuse.program().display())).unwrap();
+    let capture = CaptureConfig { probes: vec![probe], system_libraries: false, ..cgroup.capturing([]) };
+    let error = Capture::start(capture, Box::new(|_| {})).expect_err("it lies on FUSE").to_string();
+    assert!(error.contains("file system in user space"), "{error}");
 }
 
 #[test]

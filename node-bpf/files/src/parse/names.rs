@@ -250,11 +250,14 @@ pub(super) fn functions_of<'d>(
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Function> {
     symbols
-        .filter(|symbol| symbol.is_definition() && symbol.address() != 0 && symbol.kind() == SymbolKind::Text)
+        .filter(|symbol| symbol.is_definition() && symbol.address() != 0)
         .filter_map(|symbol| {
-            let name = symbol.name().ok().filter(|name| wanted(name))?;
             let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return None };
             let is_resolver = st_info & 15 == STT_GNU_IFUNC;
+            if !is_resolver && symbol.kind() != SymbolKind::Text {
+                return None;
+            }
+            let name = symbol.name().ok().filter(|name| wanted(name))?;
             Some(Function { name: name.to_owned(), address: symbol.address(), bytes: symbol.size(), is_resolver })
         })
         .collect()

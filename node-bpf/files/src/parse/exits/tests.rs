@@ -285,6 +285,32 @@ fn functions_of_real_compilers_have_ends_at_their_instructions_or_a_reason() {
     }
 }
 
+#[test]
+fn functions_that_are_chosen_when_loaded_and_those_of_go_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, out, of_go) = (dir.path().join("chosen.c"), dir.path().join("chosen"), dir.path().join("go"));
+    let chosen = "static int one(int x) { return x; }\nstatic void *choose(void) { return one; }\n\
+        int chosen(int) __attribute__((ifunc(\"choose\")));\nint same(int x) { return x * 3; }\n\
+        int folded(int) __attribute__((alias(\"same\")));\nint main(void) { return chosen(0) + same(0); }\n";
+    std::fs::write(&source, chosen).unwrap();
+    let made = Command::new("cc").args(["-O1", "-o"]).arg(&out).arg(&source).output().unwrap();
+    if !made.status.success() {
+        eprintln!("skipped: no IFUNC: {}", String::from_utf8_lossy(&made.stderr));
+        return;
+    }
+    let find = |bytes: &[u8], name: &str| names::find(&Object::parse(bytes).unwrap(), name).unwrap();
+    let bytes = std::fs::read(&out).unwrap();
+    let why = find(&bytes, "chosen").ends.unwrap_err();
+    assert!(why.reason.contains("IFUNC") && !why.entries_are_calls, "{why:?}");
+    let same = find(&bytes, "same");
+    assert_eq!((same.ends.is_ok(), same.shares), (true, vec!["folded".to_owned()]));
+    let mut copies = Command::new("objcopy");
+    copies.arg("--add-section").arg(format!(".gopclntab={}", source.display()));
+    assert!(copies.arg(&out).arg(&of_go).status().unwrap().success());
+    let why = find(&std::fs::read(&of_go).unwrap(), "same").ends.unwrap_err();
+    assert!(why.reason.contains("Go program") && !why.entries_are_calls, "{why:?}");
+}
+
 /// Whether all ends are after the entry, and what an end begins with.
 fn are_instructions(bytes: &[u8], found: &crate::question::Found, ends: &Ends) -> bool {
     let at = |offset: u64| &bytes[usize::try_from(offset).unwrap()..];
