@@ -87,6 +87,14 @@ real-libs) #: NVIDIA's libraries of PyPI, called without a GPU (root)
 reproducible) #: the binary built twice in other folders: the same hash
     scripts/deps.sh --dist
     scripts/test-reproducible.sh target/reproducible ;;
+seeds) #: ten seeds of 640 hosts in virtual time, others each day (SEED)
+    first=${SEED:-$(($(date +%s) / 86400 * 10))}
+    missed=0
+    for seed in $(seq "$first" $((first + 9))); do
+        $cargo bench --locked -p gossip --bench cells -- 640 "$seed" 0 || missed=$((missed + 1))
+    done
+    echo "$missed of ten seeds from $first on missed a limit"
+    [ "$missed" = 0 ] ;;
 size) #: the release binary: at most 45 MB; what idle agents take
     build
     scripts/check-size.sh "$target/release/rankmesh"

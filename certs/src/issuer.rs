@@ -1,6 +1,7 @@
 //! The CA at work: which name goes to whom. Joins an [`Authority`], its tokens and its list of
 //! certificates, all kept in one identity directory; the messages of a join are `join`'s.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -151,7 +152,7 @@ impl Issuer {
         }
         let identity = self.authority.issue_as(node, role, validity)?;
         self.issued.record(&lock, &identity.chain()[0], self.authority.fingerprint(), renewable, now)?;
-        match list {
+        match self.let_in(&lock, list, node, now)? {
             Some(list) => identity.with_trust(std::sync::Arc::new(list)),
             None => Ok(identity),
         }
@@ -240,20 +241,48 @@ impl Issuer {
             return Err(Error::NotIssued);
         }
         let list = self.trust_locked(&lock)?;
-        let more = found.iter().map(|c| Revoked { serial: c.serial.clone(), until_unix_s: c.not_after_unix_s });
+        let more = found.iter().map(|c| Revoked {
+            serial: c.serial.clone(),
+            until_unix_s: c.not_after_unix_s,
+            shuts_out: None,
+        });
         let all: Vec<_> = list.iter().flat_map(TrustList::revoked).chain(more).collect();
         self.publish(&lock, list.as_ref(), all, now)?;
         found.retain(|issued| !list.as_ref().is_some_and(|list| list.revokes(&issued.serial)));
         Ok(found)
     }
 
+    /// This node has a new certificate: a list that shuts it out is followed by one that does not.
+    fn let_in(
+        &self,
+        lock: &DirLock,
+        list: Option<TrustList>,
+        node: &NodeName,
+        now: SystemTime,
+    ) -> Result<Option<TrustList>, Error> {
+        let Some(before) = list.as_ref().filter(|list| list.shuts_out(node.as_str())) else { return Ok(list) };
+        self.publish(lock, Some(before), before.revoked().collect(), now)?;
+        self.trust_locked(lock)
+    }
+
+    /// Writes the next trust list, with these revoked.
     fn publish(
         &self,
-        _lock: &DirLock,
+        lock: &DirLock,
         before: Option<&TrustList>,
-        revoked: Vec<Revoked>,
+        mut revoked: Vec<Revoked>,
         now: SystemTime,
     ) -> Result<(), Error> {
+        let now_s = unix_s(now);
+        let issued = self.issued.read(lock)?;
+        let serials: HashSet<String> = revoked.iter().map(|entry| entry.serial.clone()).collect();
+        let is_good = |of: &&IssuedCertificate| of.not_after_unix_s >= now_s && !serials.contains(&of.serial);
+        let let_in: HashSet<&NodeName> = issued.iter().filter(is_good).map(|of| &of.name).collect();
+        let names: HashMap<&str, &NodeName> = issued.iter().map(|of| (of.serial.as_str(), &of.name)).collect();
+        for entry in &mut revoked {
+            let named = names.get(entry.serial.as_str()).copied().cloned().or(entry.shuts_out.take());
+            entry.shuts_out = named.filter(|name| !let_in.contains(name));
+        }
         let previous = Authority::load_previous(&self.identity_dir)?;
         let authorities: Vec<&Authority> = std::iter::once(&self.authority).chain(&previous).collect();
         let number = before.map_or(0, TrustList::number) + 1;
@@ -340,7 +369,8 @@ impl Issuer {
         // The token first: who has none learns nothing, not even which names are taken.
         self.tokens.check_at(&lock, secret, now)?;
         csr_key(csr_der)?;
-        self.check_free(&lock, self.trust_locked(&lock)?.as_ref(), node, now)?;
+        let list = self.trust_locked(&lock)?;
+        self.check_free(&lock, list.as_ref(), node, now)?;
         let chain = self.authority.sign_csr(csr_der, node, Role::Node, self.validity)?;
         // Recorded before it is sent out: a certificate missing from the records could not be
         // revoked.
@@ -348,6 +378,7 @@ impl Issuer {
         if let Some(leaf) = chain.first() {
             self.issued.record(&lock, leaf, self.authority.fingerprint(), None, now)?;
         }
+        self.let_in(&lock, list, node, now)?;
         Ok(chain)
     }
 }

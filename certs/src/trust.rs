@@ -7,15 +7,17 @@
 //! ```text
 //! {"statement": "TEXT", "signatures": [{"ca": "SHA-256 of a CA certificate", "signature": "base64 of DER"}, …]}
 //! TEXT = {"version":1, "mesh":"NAME", "number":N, "issued_unix_s":S, "roots":["base64 of DER", …],
-//!         "revoked":[{"serial":"hex", "until_unix_s":S}, …]}
+//!         "revoked":[{"serial":"hex", "until_unix_s":S, "shuts_out":"NODE"}, …]}
 //! ```
 //!
 //! The signatures are ECDSA P-256 with SHA-256 over `rankmesh trust list 1\n` and the bytes of
 //! TEXT. A list counts for who trusts one of the CAs that signed it, and replaces every list with a
 //! lower number. `roots` are the CAs trusted from then on, the one that issues first: two while a
-//! new CA takes over. A revoked certificate stays on the list until it has ended by itself.
+//! new CA takes over. A revoked certificate stays on the list until it has ended by itself. It names
+//! its node where that has no other certificate: who knows a node by hearsay, without its seal, lists it
+//! no more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::time::SystemTime;
@@ -27,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::{self, unix_s};
 use crate::files::{self, Replace};
-use crate::{Error, Fingerprint, MeshName};
+use crate::{Error, Fingerprint, MeshName, NodeName};
 
 /// No trust list is longer; read no more than this from a peer.
 pub const MAX_TRUST_BYTES: usize = 2 << 20;
@@ -68,6 +70,9 @@ pub struct Revoked {
     pub serial: String,
     /// Its end; it need not be listed after.
     pub until_unix_s: u64,
+    /// Its node, where that has no certificate which is not revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shuts_out: Option<NodeName>,
 }
 
 /// Who signs trust lists: a CA of the mesh.
@@ -84,7 +89,8 @@ pub(crate) trait Signer {
 pub struct TrustList {
     number: u64,
     roots: Vec<CertificateDer<'static>>,
-    revoked: HashMap<String, u64>,
+    revoked: HashMap<String, Revoked>,
+    shut_out: HashSet<String>,
     bytes: Vec<u8>,
 }
 
@@ -130,8 +136,10 @@ impl TrustList {
             roots.push(root);
         }
         chain::roots(&roots)?;
-        let revoked = statement.revoked.into_iter().map(|entry| (entry.serial, entry.until_unix_s)).collect();
-        Ok(Self { number: statement.number, roots, revoked, bytes: bytes.to_vec() })
+        let shut_out = statement.revoked.iter().filter_map(|entry| entry.shuts_out.as_ref().map(NodeName::to_string));
+        let shut_out = shut_out.collect();
+        let revoked = statement.revoked.into_iter().map(|entry| (entry.serial.clone(), entry)).collect();
+        Ok(Self { number: statement.number, roots, revoked, shut_out, bytes: bytes.to_vec() })
     }
 
     /// Makes and signs a list; what ended before `now` is left off it.
@@ -228,7 +236,13 @@ impl TrustList {
 
     /// The revoked certificates.
     pub fn revoked(&self) -> impl Iterator<Item = Revoked> {
-        self.revoked.iter().map(|(serial, until)| Revoked { serial: serial.clone(), until_unix_s: *until })
+        self.revoked.values().cloned()
+    }
+
+    /// Whether all certificates of this node are revoked.
+    #[must_use]
+    pub fn shuts_out(&self, node: &str) -> bool {
+        self.shut_out.contains(node)
     }
 
     /// The list as it travels.
@@ -264,7 +278,7 @@ mod tests {
     }
 
     fn revoked(serial: &str) -> Revoked {
-        Revoked { serial: serial.to_owned(), until_unix_s: u64::from(u32::MAX) }
+        Revoked { serial: serial.to_owned(), until_unix_s: u64::from(u32::MAX), shuts_out: None }
     }
 
     #[test]
@@ -285,7 +299,7 @@ mod tests {
     #[test]
     fn what_has_ended_is_left_off() {
         let ca = authority("m");
-        let ended = Revoked { serial: "aa".into(), until_unix_s: 5 };
+        let ended = Revoked { serial: "aa".into(), until_unix_s: 5, shuts_out: None };
         let list = TrustList::sign(1, &[&ca], [ended, revoked("bb"), revoked("bb")], SystemTime::now()).unwrap();
         assert_eq!(list.revoked().collect::<Vec<_>>(), [revoked("bb")]);
     }

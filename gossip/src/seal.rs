@@ -34,6 +34,11 @@ pub trait Sealer: Send + Sync + 'static {
 
     /// A number that changes when seals may be judged otherwise than before.
     fn epoch(&self) -> u64;
+
+    /// Whether this node is known to be shut out, whatever others say of it.
+    fn shuts_out(&self, _node: &str) -> bool {
+        false
+    }
 }
 
 /// The sealer of a mesh, if it has one, and the count of what it refused.
@@ -65,6 +70,10 @@ impl Sealing {
 
     pub(crate) fn epoch(&self) -> u64 {
         self.sealer.as_ref().map_or(0, |sealer| sealer.epoch())
+    }
+
+    pub(crate) fn shuts_out(&self, node: &str) -> bool {
+        self.sealer.as_ref().is_some_and(|sealer| sealer.shuts_out(node))
     }
 
     /// The seal of `keys`, set at `version`; none without a sealer.

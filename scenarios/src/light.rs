@@ -2,6 +2,7 @@
 //! them: for what a mesh of a thousand does. Whole agents that find each other by gossip are in
 //! `cluster`.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 use agent::light::{LightAgent, LightConfig};
 use anyhow::Context;
 use certs::{Authority, HostKey};
-use gossip::Member;
+use gossip::cells::{CellId, place_of};
+use gossip::{Member, NodeFacts, Seat};
 use model::frame::FrameReader;
 use model::wire::Request;
 use query::ask::{self, AskError, QueryOutcome, Question};
@@ -97,10 +99,43 @@ impl LightCluster {
         .with_context(|| format!("starting {name}"))
     }
 
-    /// Tells agent `at` of all members.
+    /// Tells agent `at` of all members. Of members of other cells it learns what gossip between
+    /// cells tells: neither rows nor times of their stores.
     pub fn introduce(&self, at: usize) {
-        if let Some(agent) = &self.agents[at] {
-            agent.set_members(&self.members);
+        let Some(agent) = &self.agents[at] else { return };
+        let own = self.members[at].seat.cell;
+        let mut known = self.members.clone();
+        for member in known.iter_mut().filter(|member| member.seat.cell != own) {
+            member.seat.elsewhere = true;
+            let schema_hash = member.facts.schema_hash;
+            member.facts = Arc::new(NodeFacts { schema_hash, ..NodeFacts::default() });
+        }
+        agent.set_members(&known);
+    }
+
+    /// Puts the members into cells of at most so many, each with three delegates, as gossip would:
+    /// a cell that is too large falls into its halves.
+    ///
+    /// # Panics
+    /// `most` is 0.
+    pub fn split(&mut self, most: usize) {
+        assert!(most > 0, "a cell has members");
+        let places: Vec<u64> = self.members.iter().map(|member| place_of(&member.name, "")).collect();
+        let (mut open, mut cells) = (vec![CellId::WHOLE], Vec::new());
+        while let Some(cell) = open.pop() {
+            let within: Vec<usize> = (0..places.len()).filter(|at| cell.contains(places[*at])).collect();
+            if within.len() <= most {
+                cells.push((cell, within));
+                continue;
+            }
+            let depth = cell.depth() + 1;
+            let halves: BTreeSet<CellId> = within.iter().map(|at| CellId::of(places[*at], depth)).collect();
+            open.extend(halves);
+        }
+        for (cell, within) in cells {
+            for (rank, at) in within.into_iter().enumerate() {
+                self.members[at].seat = Seat { cell, speaks: rank < 3, elsewhere: false };
+            }
         }
     }
 

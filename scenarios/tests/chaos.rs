@@ -144,6 +144,83 @@ fn a_cell_that_is_cut_off_is_named_node_by_node() {
     fleet.shutdown();
 }
 
+/// Of a host: its trust list's number, and whether it lists this one as live.
+fn trusts(fleet: &Fleet, asker: usize, outcast: usize) -> (u64, bool) {
+    let (shared, _) = fleet.asked(asker).expect("it runs");
+    let (list, name) = (shared.coordinator.gossip.list(), name_of(outcast));
+    (shared.mesh.identity().trust_number(), list.iter().any(|member| member.name == name && member.is_live()))
+}
+
+/// Waits until each of these hosts goes by the new trust list and has let go of the outcast.
+fn until_shut_out(fleet: &Fleet, hosts: &BTreeSet<usize>, outcast: usize) {
+    let until = Instant::now() + PATIENCE;
+    while let Some(host) = hosts.iter().find(|host| trusts(fleet, **host, outcast) != (1, false)) {
+        assert!(Instant::now() < until, "{}: {:?}", name_of(*host), trusts(fleet, *host, outcast));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+#[ignore = "a minute of labs: make check NAME=cells"]
+fn a_delegate_that_is_revoked_while_the_mesh_is_parted_is_let_in_by_no_cell() {
+    const HOSTS: usize = 18;
+    let _alone = alone();
+    let fleet = Fleet::start(HOSTS, 7, Some(6), PATIENCE).expect("hosts");
+    let cells = in_cells(&fleet, 6);
+    assert!(cells.len() >= 3, "{cells:?}");
+    // The outcast speaks for a cell, and is parted from the host that is told, together with every other cell.
+    let (shared, _) = fleet.asked(0).expect("it runs");
+    let list = shared.coordinator.gossip.list();
+    let delegate = list.iter().find(|member| member.seat.elsewhere && member.seat.speaks).expect("a delegate");
+    let outcast = (0..HOSTS).find(|host| name_of(*host) == delegate.name).expect("one of the hosts");
+    let far: BTreeSet<usize> = cells
+        .iter()
+        .filter(|cell| !cell.contains(&0))
+        .enumerate()
+        .filter(|(at, cell)| cell.contains(&outcast) || at % 2 == 0)
+        .flat_map(|(_, cell)| cell.iter().copied())
+        .collect();
+    let near: BTreeSet<usize> = (0..HOSTS).filter(|host| !far.contains(host)).collect();
+    let others: BTreeSet<usize> = (0..HOSTS).filter(|host| *host != outcast).collect();
+    fleet.apply(&Operation::Partition(far.iter().copied().collect())).expect("parted");
+    fleet.revoke(outcast, 0).expect("revoked");
+    until_shut_out(&fleet, &near, outcast);
+    let far_trusts = far.iter().all(|host| trusts(&fleet, *host, outcast) == (0, true));
+    assert!(far_trusts, "the other side knows nothing of it");
+
+    let began = Instant::now();
+    fleet.apply(&Operation::Heal).expect("healed");
+    // Who has shut it out never lists it again, whatever comes from the other side.
+    let until = Instant::now() + PATIENCE;
+    while others.iter().any(|host| trusts(&fleet, *host, outcast) != (1, false)) {
+        assert!(Instant::now() < until, "not shut out everywhere");
+        let let_in = near.iter().find(|host| trusts(&fleet, **host, outcast).1);
+        assert_eq!(let_in, None, "after {:?}", began.elapsed());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("shut out everywhere {:?} after the two sides met", began.elapsed());
+    let answered = |host: usize| {
+        let (asked, missing) = missing(&fleet, host);
+        (asked, missing.iter().filter(|name| **name != delegate.name).count())
+    };
+    let until = Instant::now() + PATIENCE;
+    while others.iter().any(|host| answered(*host).1 > 0) {
+        assert!(Instant::now() < until, "no whole answer of the others");
+        let let_in = others.iter().find(|host| trusts(&fleet, **host, outcast).1);
+        assert_eq!(let_in, None, "after {:?}", began.elapsed());
+    }
+    // A restart with the certificate that is revoked changes nothing.
+    fleet.apply(&Operation::Kill { host: outcast, silent: false }).expect("killed");
+    let _refused = fleet.apply(&Operation::Start(outcast, Default::default()));
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(15) {
+        let let_in = others.iter().find(|host| trusts(&fleet, **host, outcast).1);
+        assert_eq!(let_in, None, "after its restart");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    fleet.shutdown();
+}
+
 /// What stands at a host: who is late, of how many hosts' digests, by whom, and who else judges; or
 /// what there is instead.
 fn late(fleet: &Fleet, asker: usize) -> Result<(usize, BTreeSet<String>), String> {

@@ -128,8 +128,12 @@ fn what_is_revoked_is_listed_not_renewed_and_its_name_is_free() {
         assert!(list.revokes(revoked.serial()));
         assert!(matches!(renewed(&issuer, revoked), Err(Error::Revoked { .. })));
     }
+    assert!(list.shuts_out("a") && list.shuts_out("b"));
     let fresh = issuer.issue(&a, NODE_VALIDITY, Reissue::Refuse).unwrap();
-    assert_eq!((fresh.trust_number(), fresh.is_revoked()), (3, false));
+    assert_eq!((fresh.trust_number(), fresh.is_revoked()), (4, false));
+    // Who has a certificate again is listed again, and its old ones stay revoked.
+    let list = issuer.trust().unwrap().unwrap();
+    assert!(!list.shuts_out("a") && list.shuts_out("b") && list.revokes(of_a.serial()));
     // The list is kept with the identity.
     fresh.save(dir.path()).unwrap();
     let loaded = Identity::load(dir.path()).unwrap();

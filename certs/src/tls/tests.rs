@@ -342,7 +342,7 @@ fn a_revoked_certificate_is_refused_by_both_sides() {
     let ca = authority("m");
     let (a, b) = (node(&ca, "a"), node(&ca, "b"));
     meet(&a, &b, true).unwrap();
-    let entry = crate::Revoked { serial: b.serial().to_owned(), until_unix_s: u64::from(u32::MAX) };
+    let entry = crate::Revoked { serial: b.serial().to_owned(), until_unix_s: u64::from(u32::MAX), shuts_out: None };
     let list = TrustList::sign(1, &[&ca], [entry], SystemTime::now()).unwrap();
     let a = a.with_trust(Arc::new(list)).unwrap();
     assert_fails_with(meet(&a, &b, true), "revoked");

@@ -283,7 +283,9 @@ impl People {
                 let may_have_gone = (known.state, state) == (MemberState::Unconfirmed, MemberState::Dead);
                 before.age() < card.age() && !(may_have_gone && before.generation == card.generation)
             };
-            if entry.name_hash != own.name_hash && all.get(&entry.name_hash).is_none_or(is_newer) {
+            // Its cell may not know yet: the seals of other cells' cards are their delegates' to judge.
+            let counts = entry.name_hash != own.name_hash && !table.shuts_out(&entry.card.name);
+            if counts && all.get(&entry.name_hash).is_none_or(is_newer) {
                 all.insert(entry.name_hash, Person { entry: Arc::clone(entry), state, speaks: false });
             }
         };

@@ -116,6 +116,11 @@ impl Table {
         (of(false), of(true))
     }
 
+    /// Whether a node is shut out of the mesh, whatever its cell says of it.
+    pub(crate) fn shuts_out(&self, node: &str) -> bool {
+        self.sealing.shuts_out(node)
+    }
+
     /// Who speaks for the cells that are heard.
     pub(crate) fn authors(&self) -> impl Iterator<Item = u64> {
         let heard = self.cells.values().filter(|cell| !cell.silent);

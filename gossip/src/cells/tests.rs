@@ -3,6 +3,7 @@
 mod jobs;
 mod limits;
 mod moves;
+mod revoked;
 mod steady;
 
 use std::collections::{HashMap, HashSet};
@@ -145,8 +146,13 @@ fn heard(report: &Report) -> wire::Heard {
 }
 
 fn news(report: Report) -> Message {
-    let heard = vec![heard(&report)];
-    let news = wire::News { cell: report.cell, silent: false, heard, reports: vec![report] };
+    news_of(vec![report])
+}
+
+/// Of one cell.
+fn news_of(reports: Vec<Report>) -> Message {
+    let heard = reports.iter().map(heard).collect();
+    let news = wire::News { cell: reports[0].cell, silent: false, heard, reports };
     Message::News { news: vec![news], ask: Vec::new() }
 }
 

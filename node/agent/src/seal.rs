@@ -76,6 +76,10 @@ impl<F: Fn() -> Arc<Identity> + Send + Sync + 'static> gossip::Sealer for NodeSe
     fn epoch(&self) -> u64 {
         (self.identity)().trust_number()
     }
+
+    fn shuts_out(&self, node: &str) -> bool {
+        (self.identity)().trust().is_some_and(|list| list.shuts_out(node))
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use agent::Shared;
 use anyhow::{Context, bail};
-use certs::Authority;
+use certs::Issuer;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -31,7 +31,7 @@ pub struct Fleet {
     relay: Relay,
     timeline: Mutex<Timeline>,
     links: Mutex<BTreeMap<(HostId, HostId), Link>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,20 +46,15 @@ impl Fleet {
     /// One cannot start, or they do not find each other within `wait`.
     pub fn start(count: usize, seed: u64, most_in_cell: Option<usize>, wait: Duration) -> anyhow::Result<Arc<Self>> {
         let dir = tempfile::tempdir()?;
-        let authority = Authority::create(&"lab".parse()?)?;
+        let issuer = Issuer::init(&dir.path().join("ca"), &"lab".parse()?)?;
         // 127.16.0.0 to 127.223.255.255, by process and lab; the relay's ports are in the odd
         // networks.
         let net = (16 + (std::process::id() % 208) as u8, LABS.fetch_add(1, Ordering::Relaxed).wrapping_mul(2));
         let hosts: Result<Vec<_>, _> = (0..count)
-            .map(|id| Host::new(id, &dir, &authority, net, seed).map(|host| Mutex::new(host.in_cells(most_in_cell))))
+            .map(|id| Host::new(id, &dir, &issuer, net, seed).map(|host| Mutex::new(host.in_cells(most_in_cell))))
             .collect();
-        let fleet = Self {
-            hosts: hosts?,
-            relay: Relay::new(seed)?,
-            timeline: Mutex::default(),
-            links: Mutex::default(),
-            _dir: dir,
-        };
+        let fleet =
+            Self { hosts: hosts?, relay: Relay::new(seed)?, timeline: Mutex::default(), links: Mutex::default(), dir };
         for host in 0..count {
             fleet.start_host(host, Start::default())?;
         }
@@ -175,6 +170,16 @@ impl Fleet {
         } else {
             lock(&self.links).remove(&key);
         }
+    }
+
+    /// Revokes the certificate of a host, and tells one other host, which is to tell the rest.
+    ///
+    /// # Errors
+    /// The list cannot be written.
+    pub fn revoke(&self, outcast: HostId, told: HostId) -> anyhow::Result<()> {
+        let ca = self.dir.path().join("ca");
+        Issuer::open(&ca)?.revoke(&name_of(outcast))?;
+        lock(&self.hosts[told]).give_trust_list(&ca)
     }
 
     /// Waits until every host lists every other as live, at the address where it is.

@@ -1,13 +1,13 @@
 //! One host of a lab: its agent on a runtime of its own, behind the relay.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use agent::{Agent, AgentConfig, Shared, SourceConfig};
 use anyhow::{Context, ensure};
-use certs::Authority;
+use certs::{Issuer, Reissue, TrustList};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
@@ -67,10 +67,10 @@ impl Host {
     ///
     /// # Errors
     /// Its identity cannot be written.
-    pub fn new(id: HostId, dir: &TempDir, authority: &Authority, net: (u8, u8), seed: u64) -> anyhow::Result<Self> {
+    pub fn new(id: HostId, dir: &TempDir, issuer: &Issuer, net: (u8, u8), seed: u64) -> anyhow::Result<Self> {
         let name = name_of(id);
         let identity = dir.path().join(&name);
-        authority.issue(&name.parse()?, Duration::from_secs(86_400))?.save(&identity)?;
+        issuer.issue(&name.parse()?, Duration::from_secs(86_400), Reissue::Refuse)?.save(&identity)?;
         let last = u8::try_from(id + 1).context("at most 254 hosts")?;
         Ok(Self {
             id,
@@ -92,6 +92,15 @@ impl Host {
     #[must_use]
     pub fn in_cells(self, most_in_cell: Option<usize>) -> Self {
         Self { most_in_cell, ..self }
+    }
+
+    /// Gives the agent the trust list of the CA in this directory, as an administrator copies it.
+    ///
+    /// # Errors
+    /// The list cannot be copied.
+    pub fn give_trust_list(&self, ca: &Path) -> anyhow::Result<()> {
+        std::fs::copy(TrustList::path(ca), TrustList::path(&self.identity))?;
+        Ok(())
     }
 
     /// Starts the agent; `join` are the addresses of others.

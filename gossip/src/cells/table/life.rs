@@ -144,7 +144,8 @@ impl Table {
         cell.counted = counted;
     }
 
-    /// Where seals may be judged otherwise than before, who is believed no more speaks for no cell.
+    /// Where seals may be judged otherwise than before, who is believed no more speaks for no cell, and
+    /// who is shut out is listed no more.
     pub(super) fn judge_seals(&mut self, now: Duration) {
         let epoch = self.sealing.epoch();
         if std::mem::replace(&mut self.epoch, epoch) == epoch {
@@ -156,10 +157,10 @@ impl Table {
             let before = cell.reports.len();
             cell.reports.retain(|kept| kept.report.is_good(&self.sealing));
             if cell.reports.len() != before {
-                self.version += 1;
                 self.judge(id, now);
             }
         }
+        self.version += 1;
     }
 
     /// How long an author has to be heard without a gap to call others dead: as long as a new delegate
