@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 /// Mounted until it is dropped.
-pub struct Fuse {
+pub(super) struct Fuse {
     at: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Fuse {
     /// One with a file "program" of these bytes. None where it cannot be mounted.
-    pub fn with_program(at: &Path, program: Vec<u8>) -> Option<Fuse> {
+    pub(super) fn with_program(at: &Path, program: Vec<u8>) -> Option<Fuse> {
         let device = match File::options().read(true).write(true).open("/dev/fuse") {
             Ok(device) => device,
             Err(error) => {
@@ -39,7 +39,7 @@ impl Fuse {
         Some(Fuse { at: at.to_owned(), thread: Some(thread) })
     }
 
-    pub fn program(&self) -> PathBuf {
+    pub(super) fn program(&self) -> PathBuf {
         self.at.join("program")
     }
 }
