@@ -250,11 +250,12 @@ pub(super) fn functions_of<'d>(
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Function> {
     symbols
-        .filter(|symbol| symbol.is_definition() && symbol.address() != 0)
+        .filter(|symbol| symbol.address() != 0)
         .filter_map(|symbol| {
             let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return None };
             let is_resolver = st_info & 15 == STT_GNU_IFUNC;
-            if !is_resolver && symbol.kind() != SymbolKind::Text {
+            let is_function = symbol.is_definition() && symbol.kind() == SymbolKind::Text;
+            if !is_function && (!is_resolver || symbol.is_undefined()) {
                 return None;
             }
             let name = symbol.name().ok().filter(|name| wanted(name))?;
