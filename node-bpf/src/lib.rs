@@ -21,6 +21,7 @@ mod classes;
 mod clock;
 mod config;
 mod container;
+mod content;
 mod cost;
 mod cuda;
 mod decode;

@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -370,6 +371,33 @@ fn a_function_that_is_called_all_the_time_is_let_go() {
     wait_for("the probe to be taken off", || said().contains("is not probed any more"));
     drop(jobs);
     assert!(by_function(&recorder.stop()).is_empty(), "they are not in the cgroup, and slowed all the same");
+}
+
+#[test]
+fn what_changes_names_and_permissions_of_a_file_changes_nothing() {
+    if !can_capture() {
+        return;
+    }
+    let (out, cgroup) = (tempfile::tempdir().unwrap(), Cgroup::new());
+    let [stays, written] = ["stays", "written"].map(|name| built(out.path(), name, LEAVES));
+    let [library, new] = ["libnccl.so.2", "new"].map(|name| out.path().join(name));
+    std::fs::copy(common::workloads().join("libnccl.so.2"), &library).unwrap();
+    let at = |program: &Path| ProbeSpec::function(&format!("{}:through", program.display())).unwrap();
+    let probes = vec![at(&stays), at(&written)];
+    let recorder =
+        Recorder::start(CaptureConfig { probes, system_libraries: false, ..cgroup.capturing([library.clone()]) });
+    let is_probed = |path: &Path| recorder.status().files.iter().any(|file| file.path == path);
+    assert!([&library, &stays, &written].into_iter().all(|path| is_probed(path)));
+    for file in [&library, &stays] {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::copy(file, &new).unwrap();
+        std::fs::rename(&new, file).unwrap();
+    }
+    // all are looked at together, this one last
+    std::fs::File::options().append(true).open(&written).unwrap().write_all(b"more").unwrap();
+    wait_for("the probes to be taken off", || !is_probed(&written));
+    assert!(is_probed(&library) && is_probed(&stays));
+    recorder.stop();
 }
 
 #[test]

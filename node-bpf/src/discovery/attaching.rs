@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -11,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use files::{Answer, FileId, Outcome, Question, Refusal, Ticket};
+use files::{Answer, Outcome, Question, Refusal, Ticket};
 use libbpf_rs::Link;
 
 use super::mapped::{MOST_OF_USER, MappedFiles};
 use super::probes::FileProbes;
 use super::{Ahead, Discovery};
 use crate::attach::{self, Attached};
+use crate::content::Content;
 use crate::cuda;
 use crate::cuda::functions::Api;
 use crate::error::Error;
@@ -59,6 +61,12 @@ impl Probed {
     pub(super) fn makes_rank(self) -> bool {
         !matches!(self, Probed::Named(_) | Probed::Verbs | Probed::Collectives(Library::Gloo))
     }
+
+    /// What a file is compared with as long as it has these probes. Those of libraries known here stay: calls
+    /// missed meanwhile would make the numbers of others wrong.
+    fn content(self, file: &fs::File) -> io::Result<Option<Content>> {
+        matches!(self, Probed::Named(_)).then(|| Content::of(file)).transpose()
+    }
 }
 
 /// How often attaching to one file is tried.
@@ -94,8 +102,8 @@ pub(super) struct Asked {
     probed: Probed,
     /// Kept open: the process that led to it may end before everything is attached.
     file: fs::File,
-    /// What it was when it was asked.
-    read: FileId,
+    /// Where a user named the functions: what it was when it was asked.
+    read: Option<Content>,
     shown: PathBuf,
     /// What it exports, and of NCCL which build it is.
     tickets: Vec<Ticket>,
@@ -205,7 +213,7 @@ impl Discovery {
             return self.shared.problem(Some(user), &format!("{path} is not probed: {reason}"));
         }
         let Some(file) = maps::open(pid, mapping) else { return };
-        let Ok(read) = FileId::of(&file) else { return };
+        let Ok(read) = probed.content(&file) else { return };
         let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
         if self.is_ahead(&file, probed) {
             known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
@@ -303,8 +311,8 @@ impl Discovery {
         self.look_again(again);
     }
 
-    /// Takes the probes off files that were written to since they were read, and has them read anew: code
-    /// may have moved under the probes.
+    /// Takes the probes at functions that a user named off files that were written to since they were read, and
+    /// has them read anew: code may have moved under the probes.
     pub(super) fn look_at_files(&mut self) {
         let is_outdated = |state: &Probes| matches!(state, Probes::Attached(probes) if probes.is_outdated());
         let (changed, again) = self.mapped.forget_kinds(|_, state| is_outdated(state));
@@ -357,7 +365,7 @@ impl Discovery {
     fn attach_for_good(&mut self, path: &Path, probed: Probed) -> Result<(), String> {
         let file = fs::File::open(path).map_err(|e| e.to_string())?;
         let metadata = file.metadata().map_err(|e| e.to_string())?;
-        let read = FileId::of(&file).map_err(|e| e.to_string())?;
+        let read = probed.content(&file).map_err(|e| e.to_string())?;
         if matches!(probed, Probed::Named(_))
             && let Some(reason) = mounts::refusal(std::process::id(), &maps::device_of(metadata.dev()))
         {

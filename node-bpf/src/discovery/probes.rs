@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use files::FileId;
 use libbpf_rs::{Link, Object};
 
 use crate::attach::{self, Links};
 use crate::config::AttachMode;
+use crate::content::Content;
 use crate::hits::Slot;
 use crate::symbols::Target;
 
@@ -19,8 +19,8 @@ use crate::symbols::Target;
 pub(super) struct FileProbes {
     links: Links,
     frequent: Option<Frequent>,
-    /// The file, with what it was when it was read.
-    read: Option<(fs::File, FileId)>,
+    /// Where a user named the functions: the file, with what it was when it was read.
+    read: Option<(fs::File, Content)>,
     /// Functions that the user named, as told, and where their hits are counted.
     hits: Option<(String, Slot)>,
 }
@@ -41,15 +41,16 @@ impl From<Vec<Link>> for FileProbes {
 }
 
 impl FileProbes {
-    /// They were attached by what was read of this file.
-    pub(super) fn by(mut self, file: &fs::File, read: FileId) -> Self {
-        self.read = file.try_clone().ok().filter(|_| !self.is_empty()).map(|file| (file, read));
+    /// They were attached by what was read of this file, and last as long as it is not written to.
+    pub(super) fn by(mut self, file: &fs::File, read: Option<Content>) -> Self {
+        let file = file.try_clone().ok().filter(|_| !self.is_empty());
+        self.read = file.zip(read);
         self
     }
 
-    /// Whether the file is another than was read: code may have moved under the probes.
+    /// Whether the file was written to since it was read: code may have moved under the probes.
     pub(super) fn is_outdated(&self) -> bool {
-        self.read.as_ref().is_some_and(|(file, read)| FileId::of(file).is_ok_and(|now| now != *read))
+        self.read.as_ref().is_some_and(|(file, read)| Content::of(file).is_ok_and(|now| now != *read))
     }
 
     /// Its hits are counted there.
@@ -81,9 +82,6 @@ impl FileProbes {
 
     /// Puts them back.
     pub(super) fn come(&mut self, object: &Object, mode: AttachMode) -> libbpf_rs::Result<()> {
-        if self.is_outdated() {
-            return Ok(()); // they are taken off at the next look
-        }
         let Some(Frequent { file, targets, links }) = &mut self.frequent else { return Ok(()) };
         if links.is_empty() {
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));

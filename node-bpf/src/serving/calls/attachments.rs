@@ -8,12 +8,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use files::FileId;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::probes::{self, Wanted};
 use crate::attach::Links;
 use crate::config::AttachMode;
+use crate::content::Content;
 use crate::hits::too_often;
 
 /// `RM_CALL_ATTACHMENTS`: a power of two.
@@ -27,7 +27,7 @@ pub(super) struct ToAttach {
     pub(super) mode: AttachMode,
     pub(super) file: fs::File,
     /// What it was when it was asked.
-    pub(super) read: FileId,
+    pub(super) read: Content,
     pub(super) wanted: Wanted,
     pub(super) number: u32,
 }
@@ -48,7 +48,7 @@ pub(super) enum Done {
 pub(super) struct Attached {
     pub(super) number: u32,
     pub(super) file: fs::File,
-    pub(super) read: FileId,
+    pub(super) read: Content,
     pub(super) links: Links,
     /// Names that cannot be probed, and why.
     pub(super) refused: Vec<(Arc<str>, String)>,

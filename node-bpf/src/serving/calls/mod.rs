@@ -12,11 +12,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 
-use files::{Answer, FileId, Files, Outcome, Question, Refusal, Ticket};
+use files::{Answer, Files, Outcome, Question, Refusal, Ticket};
 use record::{printable, shortened};
 
 use super::programs::Programs;
 use crate::attach::Links;
+use crate::content::Content;
 use crate::hits::MOST_HITS;
 use crate::maps::FileKey;
 use crate::rooms::Share;
@@ -63,11 +64,11 @@ struct Known {
 #[derive(Debug)]
 enum State {
     /// By what is asked for.
-    Asked { file: fs::File, read: FileId, tickets: Vec<(usize, Vec<Ticket>)>, attempts: u32 },
+    Asked { file: fs::File, read: Content, tickets: Vec<(usize, Vec<Ticket>)>, attempts: u32 },
     /// It is being attached to.
     Attaching { number: u32 },
     /// The file is kept open: so its number is no other file's, also where it is deleted.
-    Attached { links: Links, number: u32, file: fs::File, read: FileId },
+    Attached { links: Links, number: u32, file: fs::File, read: Content },
     /// It has none of the functions, cannot be probed, or was hit too often.
     Nothing,
 }
@@ -123,7 +124,7 @@ impl Calls {
         }
         let user = library.user;
         let shown = shortened(&printable(&String::from_utf8_lossy(&library.name)), 80);
-        let Ok(read) = FileId::of(&library.file) else { return };
+        let Ok(read) = Content::of(&library.file) else { return };
         if !self.share.take(user) {
             if self.turned_away.len() < MOST_TURNED_AWAY {
                 self.turned_away.insert(library.pid);
@@ -146,7 +147,7 @@ impl Calls {
         self.problem(user, format!("{shown}: calls of --request are not recorded there: {reason}"), None);
     }
 
-    fn asked(&self, (file, read): (fs::File, FileId), user: u32, meant: &[usize], attempts: u32) -> State {
+    fn asked(&self, (file, read): (fs::File, Content), user: u32, meant: &[usize], attempts: u32) -> State {
         let ask = |question: Question| self.files.ask(user, &file, question);
         let of = |at: &usize| (*at, questions(&self.specs[*at]).into_iter().map(ask).collect());
         let tickets = meant.iter().map(of).collect();
@@ -188,7 +189,7 @@ impl Calls {
     fn answered(
         &mut self,
         programs: &Programs,
-        (file, read): (fs::File, FileId),
+        (file, read): (fs::File, Content),
         tickets: Vec<(usize, Vec<Ticket>)>,
         attempts: u32,
         Known { user, shown, meant, .. }: &Known,
@@ -201,7 +202,7 @@ impl Calls {
         };
         let is_busy = any(|refusal| matches!(refusal, Refusal::Busy | Refusal::Changed));
         if is_busy || attempts + 1 < MOST_ATTEMPTS && any(|refusal| !refusal.is_final()) {
-            let read = FileId::of(&file).unwrap_or(read);
+            let read = Content::of(&file).unwrap_or(read);
             return self.asked((file, read), *user, meant, attempts + u32::from(!is_busy));
         }
         let mut wanted = Wanted::new(programs.mode);
@@ -270,7 +271,7 @@ impl Calls {
     /// have moved under the probes.
     pub(super) fn look_at_files(&mut self) {
         let is_outdated = |known: &Known| match &known.state {
-            State::Attached { file, read, .. } => FileId::of(file).is_ok_and(|now| now != *read),
+            State::Attached { file, read, .. } => Content::of(file).is_ok_and(|now| now != *read),
             _ => false,
         };
         let outdated: Vec<FileKey> =
@@ -280,7 +281,7 @@ impl Calls {
             if let State::Attached { links, number, file, .. } = known.state {
                 tracing::debug!("{} was written to: it is read anew", known.shown);
                 self.detach(links, number);
-                known.state = match FileId::of(&file) {
+                known.state = match Content::of(&file) {
                     Ok(read) => self.asked((file, read), known.user, &known.meant, 0),
                     Err(_) => State::Nothing,
                 };
