@@ -184,6 +184,8 @@ pub struct Found {
     /// Where it begins; of [`Answer::Matching`] the instruction at which a probe sees that at the least
     /// cost.
     pub file_offset: u64,
+    /// Its first instruction.
+    pub begins: u64,
     /// Where it ends; or why it is not certain where, for people.
     pub ends: Result<Ends, NoEnds>,
     /// Other functions that are the same code, a few: their calls are not told from its own.
@@ -212,6 +214,8 @@ pub struct Ends {
     pub returns: Vec<u64>,
     /// Jumps to another function in place of a return: what is returned is not known there.
     pub jumps: Vec<u64>,
+    /// Of these, such as say where they go to, with the place.
+    pub over: Vec<(u64, u64)>,
 }
 
 /// One place of a USDT point.

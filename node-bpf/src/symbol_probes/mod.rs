@@ -74,7 +74,7 @@ pub(crate) fn places(
                 Ok(Ends { returns, .. }) if *with_ret && returns.is_empty() => Err(format!(
                     "{shown} goes on in another function at its end: what it returns is not seen (:retval)"
                 )),
-                Ok(Ends { returns, jumps }) => {
+                Ok(Ends { returns, jumps, .. }) => {
                     let cookie = cookie(shown, *with_ret, false)?;
                     let at = |file_offset: &u64| target(shown, *file_offset, cookie, 0);
                     let over = |file_offset: &u64| target(shown, *file_offset, cookie | HANDS_OVER, 0);

@@ -41,8 +41,9 @@ fn found(object: &Object<'_>, marks: &Marks<'_, '_>, function: &Function) -> Res
     let readable = short(bare(&function.name));
     let probe = entry::probe_at(object, function.address, function.bytes);
     let file_offset = object.offset_of(probe).ok_or_else(|| format!("{readable} is not in the file's code"))?;
-    let ends = marks.ends(function, probe);
-    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, ends, shares: marks.shares(function) })
+    let begins = object.offset_of(function.address).ok_or_else(|| format!("{readable} is not in the file's code"))?;
+    let (ends, shares) = (marks.ends(function, probe), marks.shares(function));
+    Ok(Found { shown: demangle::cut(readable, LONGEST_NAME), file_offset, begins, ends, shares })
 }
 
 fn nothing(object: &Object<'_>, wanted: &str) -> String {

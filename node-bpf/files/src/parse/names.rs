@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use object::elf::STT_GNU_IFUNC;
-use object::{Object as _, ObjectSection, ObjectSymbol, SymbolFlags, SymbolKind};
+use object::elf::{SHF_EXECINSTR, STT_GNU_IFUNC};
+use object::{Object as _, ObjectSection, ObjectSymbol, SectionFlags, SymbolFlags, SymbolKind};
 
 use super::exits::Target;
 use super::frames::Frames;
@@ -52,7 +52,7 @@ pub(super) fn find(object: &Object<'_>, wanted: &str) -> Result<Found, String> {
     let marks = Marks::of(object);
     let ends = marks.ends(&function, function.address);
     let shares = marks.shares(&function);
-    Ok(Found { shown, file_offset, ends, shares })
+    Ok(Found { shown, file_offset, begins: file_offset, ends, shares })
 }
 
 /// The exported functions of these mangled names: of each row the first that is there, with its
@@ -73,7 +73,7 @@ pub(super) fn ends_of(object: &Object<'_>, wanted: &[Vec<String>]) -> Vec<Option
         // Of libraries that are known, what they hand over to is a part of them that nobody else calls.
         let ends = marks.ends_of(function, function.address, true);
         let ends = ends.or_else(|_| marks.ends(function, function.address));
-        let all = ends.map(|Ends { returns, jumps }| [returns, jumps].concat()).unwrap_or_default();
+        let all = ends.map(|Ends { returns, jumps, .. }| [returns, jumps].concat()).unwrap_or_default();
         Some(EntryAndEnds { entry, ends: all })
     };
     wanted.iter().map(of).collect()
@@ -86,6 +86,8 @@ pub(super) struct Marks<'o, 'd> {
     frames: Option<Frames<'d>>,
     /// Where functions begin, ascending.
     starts: Vec<u64>,
+    /// Where data begin in the code, ascending, as far as symbols say it (aarch64).
+    data: Vec<u64>,
     /// The cold parts of functions, by address: they have symbols of their own, and are no other functions.
     cold: Vec<Cold<'d>>,
     /// The stubs through which functions of other files are called.
@@ -104,10 +106,12 @@ struct Cold<'d> {
 impl<'o, 'd> Marks<'o, 'd> {
     pub(super) fn of(object: &'o Object<'d>) -> Self {
         let file = &object.file;
-        let (mut starts, mut cold) = (vec![], vec![]);
+        let (mut starts, mut data, mut cold) = (vec![], vec![], vec![]);
         for symbol in file.dynamic_symbols().chain(file.symbols()).filter(|symbol| symbol.is_definition()) {
             let name = symbol.name().unwrap_or_default();
             match name.find(COLD) {
+                _ if is_mapping_symbol(name, "$d") => data.push(symbol.address()),
+                _ if is_mapping_symbol(name, "$x") => {}
                 Some(at) => cold.push(Cold { address: symbol.address(), bytes: symbol.size(), of: &name[..at] }),
                 None if matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown) => {
                     starts.push(symbol.address());
@@ -117,13 +121,14 @@ impl<'o, 'd> Marks<'o, 'd> {
         }
         starts.sort_unstable();
         starts.dedup();
+        data.sort_unstable();
         cold.sort_unstable_by_key(|part| part.address);
         let is_stub = |section: &_| ObjectSection::name(section).is_ok_and(|name| name.starts_with(".plt"));
         let stubs = file.sections().filter(is_stub);
         let stubs = stubs.map(|stub| stub.address()..stub.address().saturating_add(stub.size())).collect();
         let is_of_go = |name: &str| name.contains(".gopclntab") || name == ".go.buildinfo";
         let is_go = file.sections().any(|section| section.name().is_ok_and(is_of_go));
-        Self { object, frames: Frames::of(object), starts, cold, stubs, is_go }
+        Self { object, frames: Frames::of(object), starts, data, cold, stubs, is_go }
     }
 
     /// A function's ends, as file offsets, where its entry is probed at this address.
@@ -147,15 +152,20 @@ impl<'o, 'd> Marks<'o, 'd> {
         if function.bytes > MOST_CODE_BYTES {
             return Err(format!("it has {} MiB of code", function.bytes >> 20).into());
         }
+        if self.place(function.address).is_none() {
+            let reason = "its symbol does not lead to code in the file".to_owned();
+            return Err(NoEnds { reason, entries_are_calls: false });
+        }
         let code = self.code(function.address, function.bytes).unwrap_or_default();
         let around = AroundOne { marks: self, function, follows };
         let architecture = self.object.file.architecture();
-        let Ends { returns, jumps } = exits::of(architecture, (function.address, code), probed, &around)?;
+        let Ends { returns, jumps, over } = exits::of(architecture, (function.address, code), probed, &around)?;
         let offsets = |ends: Vec<u64>| {
-            let offset = |at: u64| self.object.offset_of(at).ok_or_else(|| "its code is not in the file".to_owned());
+            let offset = |at: u64| self.place(at).ok_or_else(|| "its code is not in the file".to_owned());
             ends.into_iter().map(offset).collect::<Result<Vec<u64>, String>>()
         };
-        Ok(Ends { returns: offsets(returns)?, jumps: offsets(jumps)? })
+        let over = over.into_iter().filter_map(|(from, to)| self.place(from).zip(self.place(to))).collect();
+        Ok(Ends { returns: offsets(returns)?, jumps: offsets(jumps)?, over })
     }
 
     /// Other functions that are the same code (linkers fold what is equal).
@@ -173,8 +183,18 @@ impl<'o, 'd> Marks<'o, 'd> {
         names.into_iter().map(|name| demangle::cut(name, LONGEST_SHOWN)).collect()
     }
 
+    /// Bytes of code: where its section and what is mapped say that they lie at the same place of the file.
     fn code(&self, address: u64, bytes: u64) -> Option<&'d [u8]> {
-        self.object.section_at(address)?.data_range(address, bytes).ok()?
+        let section = self.object.section_at(address)?;
+        let SectionFlags::Elf { sh_flags, .. } = section.flags() else { return None };
+        let offset = section.file_range()?.0.checked_add(address.checked_sub(section.address())?)?;
+        let is_code = sh_flags & u64::from(SHF_EXECINSTR) != 0 && self.object.offset_of(address) == Some(offset);
+        section.data_range(address, bytes).ok()?.filter(|_| is_code)
+    }
+
+    /// The offset in the file of an instruction.
+    fn place(&self, address: u64) -> Option<u64> {
+        self.code(address, 1).and_then(|_| self.object.offset_of(address))
     }
 
     /// The cold part around an address.
@@ -235,14 +255,24 @@ impl<'d> exits::Around<'d> for AroundOne<'_, '_, 'd> {
         starts.get(starts.partition_point(from)..starts.partition_point(to)).unwrap_or_default()
     }
 
+    fn data(&self, within: &Range<u64>) -> Option<u64> {
+        let data = &self.marks.data;
+        data.get(data.partition_point(|at| *at < within.start)).copied().filter(|at| *at < within.end)
+    }
+
     fn stack_is_as_at_entry(&self, address: u64) -> Option<bool> {
         self.marks.frames.as_ref()?.stack_is_as_at_entry(address)
     }
 
     fn word(&self, address: u64) -> Option<u64> {
-        let bytes = self.marks.code(address, 8)?;
+        let bytes = self.marks.object.section_at(address)?.data_range(address, 8).ok()??;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
+}
+
+/// `$d`, `$d.7`: what begins at an address, code or data.
+fn is_mapping_symbol(name: &str, mark: &str) -> bool {
+    name.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 pub(super) fn functions_of<'d>(

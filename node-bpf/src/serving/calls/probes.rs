@@ -43,7 +43,11 @@ enum Place {
     /// Its first instruction, and its ends.
     Function {
         entry: u64,
+        /// Where it begins: the entry's probe may lie a little later.
+        begins: u64,
         ends: Vec<u64>,
+        /// Ends that lead to another function, and where that begins.
+        over: Vec<(u64, u64)>,
     },
     Pair {
         begin: Vec<Point>,
@@ -76,7 +80,7 @@ impl Wanted {
                     }
                     match &function.ends {
                         Err(why) => self.refused.push((name, why.reason.clone())),
-                        Ok(Ends { returns, jumps }) if self.entries.insert(function.file_offset) => {
+                        Ok(Ends { returns, jumps, over }) if self.entries.insert(function.file_offset) => {
                             if !jumps.is_empty() {
                                 let all = returns.len() + jumps.len();
                                 let over = jumps.len();
@@ -85,7 +89,8 @@ impl Wanted {
                             }
                             let ends = [&returns[..], jumps].concat();
                             self.names.push(name);
-                            self.places.push(Place::Function { entry: function.file_offset, ends });
+                            let (entry, begins, over) = (function.file_offset, function.begins, over.clone());
+                            self.places.push(Place::Function { entry, begins, ends, over });
                         }
                         Ok(_) => {}
                     }
@@ -183,15 +188,24 @@ fn kinds(wanted: &Wanted, which: &[usize], number: u32) -> [Kind; 4] {
     let mut entries = kind("function_entry");
     // Functions may have ends in common: where one goes on in another.
     let mut taken = HashSet::new();
+    // What leads to another of them is no end: it is the same call.
+    let begins: HashSet<u64> = which
+        .iter()
+        .filter_map(|at| match wanted.places.get(*at)? {
+            Place::Function { begins, .. } => Some(*begins),
+            Place::Pair { .. } => None,
+        })
+        .collect();
     for at in which {
         let (Some(place), Some(name)) = (wanted.places.get(*at), wanted.names.get(*at)) else { continue };
         let cookie = u64::from(number) << 32 | *at as u64;
         let target =
             |file_offset, semaphore| Target { symbol: name.to_string().into(), file_offset, cookie, semaphore };
         match place {
-            Place::Function { entry, ends: of_it } => {
+            Place::Function { entry, ends: of_it, over, .. } => {
                 entries.targets.push(target(*entry, 0));
-                let new = of_it.iter().filter(|end| taken.insert(**end));
+                let goes_on = |end: u64| over.iter().any(|(from, to)| *from == end && begins.contains(to));
+                let new = of_it.iter().filter(|end| !goes_on(**end) && taken.insert(**end));
                 ends.targets.extend(new.map(|end| target(*end, 0)));
             }
             Place::Pair { begin, end } => {
@@ -215,8 +229,8 @@ mod tests {
     }
 
     fn found(shown: &str, file_offset: u64, returns: &[u64], jumps: &[u64]) -> Found {
-        let ends = Ends { returns: returns.to_vec(), jumps: jumps.to_vec() };
-        Found { shown: shown.to_owned(), file_offset, ends: Ok(ends), shares: vec![] }
+        let ends = Ends { returns: returns.to_vec(), jumps: jumps.to_vec(), over: vec![] };
+        Found { shown: shown.to_owned(), file_offset, begins: file_offset, ends: Ok(ends), shares: vec![] }
     }
 
     #[test]
@@ -247,6 +261,20 @@ mod tests {
                 ("function_entry", vec![(10, 0, 0), (20, 1, 0), (30, 2, 0)]),
             ]
         );
+    }
+
+    #[test]
+    fn a_jump_to_another_of_the_functions_is_no_end() {
+        let mut wanted = Wanted::new(AttachMode::Multi);
+        let mut first = found("f", 10, &[15], &[17, 19]);
+        first.ends.as_mut().unwrap().over = vec![(17, 28), (19, 50)];
+        let part = Found { begins: 28, ..found("f", 30, &[33], &[]) };
+        wanted.add(&spec("libx:f"), &[Answer::Matching(vec![first, part]).into()]).unwrap();
+        let ends = |which: &[usize]| -> Vec<u64> {
+            let [_, ends, ..] = kinds(&wanted, which, 9);
+            ends.targets.iter().map(|target| target.file_offset).collect()
+        };
+        assert_eq!((ends(&[0, 1]), ends(&[0])), (vec![15, 19, 33], vec![15, 17, 19]));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod aarch64;
 mod x86;
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use object::Architecture;
@@ -24,6 +25,19 @@ struct Sweep {
     steps: Vec<(u64, Step)>,
     /// It calls something.
     calls: bool,
+    /// What it reads, or takes the address of.
+    refers: Vec<Reference>,
+    /// Its last instruction never goes on behind it.
+    is_closed: bool,
+}
+
+/// An instruction has an address in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reference {
+    from: u64,
+    to: u64,
+    /// It reads there, and does not only take the address.
+    reads: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +81,8 @@ pub(super) trait Around<'d> {
     fn target(&self, address: u64) -> Target<'d>;
     /// Functions begin there, by symbols; within a range, ascending.
     fn starts(&self, within: &Range<u64>) -> &[u64];
+    /// Symbols say that data begin there; the first one within a range.
+    fn data(&self, within: &Range<u64>) -> Option<u64>;
     /// Whether the stack at an instruction is as at the function's entry; none where unwind tables do not
     /// say it.
     fn stack_is_as_at_entry(&self, address: u64) -> Option<bool>;
@@ -91,6 +107,12 @@ impl Piece {
             Architecture::Aarch64 => aarch64::sweep(code, address),
             _ => Err("code of this architecture is not read".to_owned()),
         }?;
+        if !sweep.is_closed {
+            return Err(format!("its code goes on behind its end at {:#x}", range.end));
+        }
+        if sweep.steps.iter().filter(|(_, step)| *step == Step::Return).count() > MOST_ENDS {
+            return Err(format!("it has more than {MOST_ENDS} ends"));
+        }
         Ok(Piece { range, sweep })
     }
 
@@ -115,36 +137,45 @@ pub(super) fn of<'d>(
         return Err("its size is not known, so its code cannot be followed".to_owned().into());
     }
     let mut pieces = vec![Piece::read(architecture, address, code)?];
-    let (mut at, mut returns, mut jumps) = (0, vec![], vec![]);
-    // Jumps to code that is a part of it only if another jump says so.
+    let (mut at, mut returns, mut jumps, mut over) = (0, vec![], vec![], vec![]);
+    // Jumps to code that is a part of it only if another jump says so, and where that begins.
     let mut perhaps: Vec<(u64, u64)> = vec![];
+    let mut perhaps_parts: HashSet<u64> = HashSet::new();
+    let mut through: Vec<(u64, Pointer)> = vec![];
     while at < pieces.len() {
         for (from, step) in pieces[at].sweep.steps.clone() {
+            if let Step::Jump { to, always: true } = step {
+                over.push((from, to));
+            }
             match step {
                 Step::Return => returns.push(from),
-                Step::Through(pointer) => {
-                    if leaves(from, pointer, &pieces, around)? {
-                        jumps.push(from);
-                    }
-                }
+                Step::Through(pointer) => through.push((from, pointer)),
                 Step::Jump { to, .. } if pieces.iter().any(|piece| piece.range.contains(&to)) => {}
                 Step::Jump { to, always } => match around.target(to) {
                     Target::Function if always => jumps.push(from),
                     Target::Function => {
                         return Err(format!("at {from:#x} it goes on in another function if a condition holds").into());
                     }
+                    Target::Part { address, is_certain: false, .. }
+                        if always && to == address && perhaps_parts.contains(&address) =>
+                    {
+                        perhaps.push((from, address));
+                    }
                     Target::Part { address, code, is_certain } => {
                         let must_be = is_certain || !always || to != address;
                         match Piece::read(architecture, address, code) {
                             Ok(piece) if must_be || goes_back(&piece, &pieces) => pieces.push(piece),
                             Err(reason) if must_be => return Err(reason.into()),
-                            _ => perhaps.push((from, address)),
+                            _ => {
+                                perhaps_parts.insert(address);
+                                perhaps.push((from, address));
+                            }
                         }
                     }
                     Target::Unknown => return Err(format!("where it jumps to at {from:#x} is not known").into()),
                 },
             }
-            if pieces.len() > MOST_PIECES {
+            if pieces.len() + perhaps_parts.len() > MOST_PIECES {
                 return Err(format!("its code is in more than {MOST_PIECES} pieces").into());
             }
         }
@@ -153,6 +184,14 @@ pub(super) fn of<'d>(
     for (from, to) in perhaps {
         if !pieces.iter().any(|piece| piece.range.contains(&to)) {
             jumps.push(from); // another function
+        }
+    }
+    // Some compilers' tables do not say that a stack is given back.
+    let is_said = |at: u64| around.stack_is_as_at_entry(at) != Some(false);
+    let stacks_are_known = returns.iter().all(|at| is_said(*at));
+    for (from, pointer) in through {
+        if leaves(from, pointer, &pieces, around, stacks_are_known)? {
+            jumps.push(from);
         }
     }
     check(&pieces, address..=probed, around)?;
@@ -169,13 +208,20 @@ pub(super) fn of<'d>(
         ends.sort_unstable();
         ends.dedup();
     }
-    Ok(Ends { returns, jumps })
+    over.retain(|(from, _)| jumps.binary_search(from).is_ok());
+    Ok(Ends { returns, jumps, over })
 }
 
 /// Whether a jump through a pointer leaves the function.
-fn leaves<'d>(from: u64, pointer: Pointer, pieces: &[Piece], around: &impl Around<'d>) -> Result<bool, String> {
+fn leaves<'d>(
+    from: u64,
+    pointer: Pointer,
+    pieces: &[Piece],
+    around: &impl Around<'d>,
+    stacks_are_known: bool,
+) -> Result<bool, String> {
     // A call in tail position takes what its caller has put on the stack.
-    if pointer == Pointer::Table || around.stack_is_as_at_entry(from) == Some(false) {
+    if pointer == Pointer::Table || stacks_are_known && around.stack_is_as_at_entry(from) == Some(false) {
         return Ok(false);
     }
     match pointer {
@@ -206,6 +252,16 @@ fn goes_back(piece: &Piece, pieces: &[Piece]) -> bool {
 /// That instructions are where they seem to be, and the entry is passed once in a call.
 fn check<'d>(pieces: &[Piece], entry: std::ops::RangeInclusive<u64>, around: &impl Around<'d>) -> Result<(), NoEnds> {
     for piece in pieces {
+        let data = |at: u64| format!("data may lie within its code at {at:#x}");
+        if let Some(at) = around.data(&piece.range) {
+            return Err(data(at).into());
+        }
+        for Reference { to, reads, .. } in &piece.sweep.refers {
+            let is_itself = to == entry.start() && !reads;
+            if !is_itself && pieces.iter().any(|piece| piece.range.contains(to)) {
+                return Err(data(*to).into());
+            }
+        }
         let between = |to: u64| format!("at {to:#x} its code is not read as the processor reads it");
         for start in around.starts(&piece.range) {
             if !piece.begins_at(*start) {

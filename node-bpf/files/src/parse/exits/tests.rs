@@ -13,6 +13,9 @@ struct Made {
     part: Option<(u64, &'static [u8], bool)>,
     words: Vec<(u64, u64)>,
     stack: Option<bool>,
+    /// Where it is otherwise than `stack`.
+    stack_at: Option<(u64, bool)>,
+    data: Option<u64>,
 }
 
 impl Around<'static> for Made {
@@ -31,8 +34,12 @@ impl Around<'static> for Made {
         &self.functions[from..self.functions.partition_point(|at| *at < within.end)]
     }
 
-    fn stack_is_as_at_entry(&self, _: u64) -> Option<bool> {
-        self.stack
+    fn data(&self, within: &Range<u64>) -> Option<u64> {
+        self.data.filter(|at| within.contains(at))
+    }
+
+    fn stack_is_as_at_entry(&self, address: u64) -> Option<bool> {
+        self.stack_at.filter(|(at, _)| *at == address).map(|(_, is)| is).or(self.stack)
     }
 
     fn word(&self, address: u64) -> Option<u64> {
@@ -90,7 +97,7 @@ fn a_function_that_only_hands_over_has_no_ends_of_its_own() {
     assert_eq!(ends(&[0xe8, 0, 0, 0, 0, 0xe9, 0xf6, 0x0f, 0, 0], &made), Ok((vec![], vec![0x1005])));
     assert!(ends(&[0xeb, 0xfe], &made).is_err() && ends(&[0x0f, 0x0b], &made).unwrap_err().contains("no end"));
     let many: &'static [u8] = vec![0xc3; MOST_ENDS + 1].leak();
-    assert!(ends(many, &made).unwrap_err().contains("257 ends"));
+    assert!(ends(many, &made).unwrap_err().contains("more than 256 ends"));
 }
 
 #[test]
@@ -100,14 +107,22 @@ fn code_that_is_not_understood_as_a_whole_is_refused() {
         ("je +1 into a mov; mov eax,0xc3; ret", "at 0x1003", &[0x74, 0x01, 0xb8, 0xc3, 0, 0, 0, 0xc3][..]),
         ("ret; no instruction", "0x1001 is no instruction", &[0xc3, 0x06]),
         ("ret; half an instruction", "0x1001 is no instruction", &[0xc3, 0xe9, 0, 0]),
-        ("mov eax,[rip]; ret; data", "data within", &[0x8b, 0x05, 1, 0, 0, 0, 0xc3, 1, 2, 3, 4]),
+        ("mov eax,[rip]; ret; data", "data may lie within", &[0x8b, 0x05, 1, 0, 0, 0, 0xc3, 0xc3, 0xc3, 0xc3, 0xc3]),
         ("dec edi; jne to the entry; ret", "own beginning", &[0xff, 0xcf, 0x75, 0xfc, 0xc3]),
+        ("lea rax,[rip+1]; ret; ret, which may be data", "data may lie within", &[0x48, 0x8d, 0x05, 1, 0, 0, 0, 0xc3, 0xc3]),
+        ("ret; push rbx", "goes on behind its end", &[0xc3, 0x53]),
         ("retf", "no instruction of a program", &[0xcb]),
         ("nothing", "size is not known", &[]),
     ] {
         let error = ends(code, &made).unwrap_err();
         assert!(error.contains(says), "{what}: {error}");
     }
+    assert!(ends(&[0x48, 0x8d, 0x05, 0xf9, 0xff, 0xff, 0xff, 0xc3], &made).is_ok(), "its own address");
+    let data = Made { data: Some(0x1001), ..Made::default() };
+    assert!(ends(&[0xc3, 0xc3], &data).unwrap_err().contains("data may lie within its code at 0x1001"));
+    // mov edi,0x40100a; ret; table
+    let fixed = &[0xbf, 0x07, 0x10, 0x40, 0, 0xc3, 0x90, 0xc3];
+    assert!(of(Architecture::X86_64, (0x40_1000, fixed), 0x40_1000, &made).unwrap_err().reason.contains("data"));
     let other = Made { functions: vec![0x1002], ..Made::default() };
     assert!(ends(&[0xb8, 0xc3, 0, 0, 0, 0xc3], &other).is_err(), "a symbol within an instruction");
     // xor eax,eax; push rbx; pop rbx; je to the push; ret: where the entry is probed
@@ -129,8 +144,10 @@ fn a_switch_is_no_end_and_a_function_in_tail_position_is_one() {
     // add rax,rdx; mov rax,[rax+0x18]; add rsp,0x48; pop rbx; jmp rax; ret
     let code = &[0x48, 0x01, 0xd0, 0x48, 0x8b, 0x40, 0x18, 0x48, 0x83, 0xc4, 0x48, 0x5b, 0xff, 0xe0, 0xc3];
     assert_eq!(at(code), Ok((vec![0x100e], vec![0x100c])));
-    let is_within = Made { stack: Some(false), ..Made::default() };
+    let is_within = Made { stack: Some(false), stack_at: Some((0x100e, true)), ..Made::default() };
     assert_eq!(ends(code, &is_within), Ok((vec![0x100e], vec![])), "its stack is not given back");
+    let says_nothing_of_ends = Made { stack: Some(false), ..Made::default() };
+    assert_eq!(ends(code, &says_nothing_of_ends), Ok((vec![0x100e], vec![0x100c])), "its tables are not believed");
     // jmp [rax*8+0x5000]; ret
     let table = &[0xff, 0x24, 0xc5, 0, 0x50, 0, 0, 0xc3];
     let of_word = |word| Made { words: vec![(0x5000, word)], functions: vec![0x2000], ..Made::default() };
@@ -169,13 +186,32 @@ fn on_aarch64() {
     assert!(at(&[0xf860_7801, 0xd61f_0020, 0xd65f_03c0], &none).is_err(), "ldr x1, [x0, x0, lsl #3]; br x1");
     assert!(at(&[0xd65f_03c0, 7], &none).unwrap_err().contains("no instruction"));
     assert!(
-        at(&[0x5800_0041, 0xd65f_03c0, 0x1234_5678, 0x9abc_def0], &none).unwrap_err().contains("data"),
+        at(&[0x5800_0041, 0xd65f_03c0, 0xd65f_03c0, 0xd65f_03c0], &none).unwrap_err().contains("data"),
         "ldr x1, +8"
     );
+    // adr x1, +8; ldrb w2, [x1, x0]; ret; data. adrp x1, 0; add x1, x1, #12; …
+    assert!(at(&[0x1000_0061, 0x3860_6822, 0xd65f_03c0, 0xd65f_03c0], &none).unwrap_err().contains("data"));
+    assert!(at(&[0x9000_0001, 0x9100_3021, 0xd65f_03c0, 0xd65f_03c0], &none).unwrap_err().contains("data"));
+    assert!(at(&[0xb000_0001, 0x9100_3021, 0xd65f_03c0], &none).is_ok(), "on another page");
+    // adr x1, +12; add x1, x1, x0, lsl #2; br x1; ret: a switch of labels
+    let labels = [0x1000_0061, 0x8b00_0821, 0xd61f_0020, 0xd65f_03c0];
+    assert_eq!(at(&labels, &none), Ok((vec![0x800c], vec![])));
+    assert!(at(&[0xd65f_03c0, 0xd280_0000], &none).unwrap_err().contains("goes on behind"), "ret; mov x0, #0");
+    // ldp x2, x1, […]; br x1; ret
+    assert!(at(&[0xa940_0402, 0xd61f_0020, 0xd65f_03c0], &none).is_err());
     assert!(
         at(&[0xd503_201f, 0x54ff_ffe0, 0xd65f_03c0], &none).unwrap_err().contains("own beginning"),
         "nop; b.eq -4; ret"
     );
+}
+
+#[test]
+fn who_hands_over_says_where_to() {
+    let made = Made { functions: vec![0x2000], ..Made::default() };
+    // call …; je +1; ret; jmp 0x2000; jmp 0x1009
+    let code = &[0xe8, 0, 0, 0, 0, 0x74, 1, 0xc3, 0xe9, 0xf3, 0x0f, 0, 0, 0xeb, 0xf9];
+    let ends = of(Architecture::X86_64, (0x1000, code), 0x1000, &made).unwrap();
+    assert_eq!((ends.jumps, ends.over), (vec![0x1008], vec![(0x1008, 0x2000)]));
 }
 
 /// Functions of every kind, by a real compiler.

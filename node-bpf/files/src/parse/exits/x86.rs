@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Pointer, Step, Sweep};
+use super::{Pointer, Reference, Step, Sweep};
 
 /// What a register holds, by the last instruction that wrote it on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +38,6 @@ struct Registers {
 /// # Errors
 /// What in it is no code, for people.
 pub(super) fn sweep(code: &[u8], address: u64) -> Result<Sweep, String> {
-    let own = address..address.saturating_add(code.len() as u64);
     let mut sweep = Sweep { begins: vec![false; code.len()], ..Sweep::default() };
     let mut registers = Registers::default();
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
@@ -53,9 +52,12 @@ pub(super) fn sweep(code: &[u8], address: u64) -> Result<Sweep, String> {
         if matches!(instruction.mnemonic(), Mnemonic::Retf | Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq) {
             return Err(format!("what is at {at:#x} is no instruction of a program"));
         }
-        if reads_own_code(&instruction, &own) {
-            return Err(format!("the instruction at {at:#x} reads data within the function's code"));
-        }
+        sweep.refers.extend(reference(&instruction));
+        sweep.is_closed = match instruction.mnemonic() {
+            Mnemonic::Nop => sweep.is_closed, // between functions
+            Mnemonic::Jmp | Mnemonic::Ret | Mnemonic::Call | Mnemonic::Ud2 | Mnemonic::Hlt | Mnemonic::Int3 => true,
+            _ => false,
+        };
         if let Some(begins) = sweep.begins.get_mut(into) {
             *begins = true;
         }
@@ -98,10 +100,28 @@ fn word(instruction: &Instruction) -> Held {
     Held::WordOfTable(is_fixed.then(|| instruction.memory_displacement64()))
 }
 
-/// Whether the instruction needs data that lie within `own`.
-fn reads_own_code(instruction: &Instruction, own: &std::ops::Range<u64>) -> bool {
-    let is_address_only = matches!(instruction.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
-    instruction.is_ip_rel_memory_operand() && !is_address_only && own.contains(&instruction.ip_rel_memory_address())
+/// Programs that are not moved when they are loaded lie above it: what is less is a number, and no address.
+const LEAST_FIXED_ADDRESS: u64 = 0x1_0000;
+
+/// The address that an instruction has in it, as far as it may be one.
+fn reference(instruction: &Instruction) -> Option<Reference> {
+    let (from, mnemonic) = (instruction.ip(), instruction.mnemonic());
+    let reads = mnemonic != Mnemonic::Lea;
+    if mnemonic == Mnemonic::Nop {
+        return None;
+    }
+    if instruction.is_ip_rel_memory_operand() {
+        return Some(Reference { from, to: instruction.ip_rel_memory_address(), reads });
+    }
+    let is_fixed = |to: &u64| *to >= LEAST_FIXED_ADDRESS;
+    if (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory) {
+        let is_of_thread = matches!(instruction.memory_segment(), Register::FS | Register::GS);
+        let to = Some(instruction.memory_displacement64()).filter(|to| !is_of_thread && is_fixed(to))?;
+        return Some(Reference { from, to, reads });
+    }
+    let is_number = matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64);
+    let to = (mnemonic == Mnemonic::Mov && is_number).then(|| instruction.immediate(1)).filter(is_fixed)?;
+    Some(Reference { from, to, reads: false })
 }
 
 /// The number of a register of 64 or 32 bits.
@@ -162,6 +182,7 @@ impl Registers {
                             known => known,
                         })
                     }
+                    (Mnemonic::Lea, _) if instruction.memory_index() != Register::None => Held::Unknown,
                     (Mnemonic::Pop | Mnemonic::Lea, _) | (Mnemonic::Mov, _) => Held::Word,
                     _ => Held::Unknown,
                 };
