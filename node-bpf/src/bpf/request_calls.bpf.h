@@ -34,7 +34,7 @@ static __always_inline void count_hit(struct pt_regs *ctx) {
   if (attachment) __sync_fetch_and_add(&attachment->hits, 1);
 }
 
-/* Whether the probes are there yet that would see a call's end. */
+/* Whether the probes are still there that would see a call's end. */
 static __always_inline bool is_attached(__u64 cookie) {
   struct rm_attachment *attachment = attachment_of(cookie);
   return attachment && attachment->number == cookie >> 32;
@@ -110,7 +110,16 @@ static __always_inline void call_ends(struct rm_caller *caller, struct rm_begun 
   call->begin_ns = 0;
 }
 
+/* A call whose probes were taken off may have returned since: that is not seen any more. */
+static __always_inline void lose_if_detached(struct rm_begun *call) {
+  if (!call->begin_ns || is_attached(call->cookie)) return;
+  call->begin_ns = 0;
+  lost(RM_REQUEST_LOST_PROBES);
+}
+
 static __always_inline void leave_calls(struct rm_caller *caller) {
+  lose_if_detached(&caller->function);
+  lose_if_detached(&caller->pair);
   if (caller->function.begin_ns) call_ends(caller, &caller->function, 0);
   if (caller->pair.begin_ns) call_ends(caller, &caller->pair, 0);
 }
@@ -161,16 +170,14 @@ static __always_inline void call_begins(struct rm_caller *caller, struct rm_begu
 }
 
 static __always_inline int function_entered(struct pt_regs *ctx) {
+  if (!is_attached(bpf_get_attach_cookie(ctx))) return 0; /* it is being taken off: the end would not be seen */
   struct rm_server *server = server_of_this();
   if (!server) return 0;
   struct rm_caller *caller = caller_of(server, bpf_get_current_task_btf());
   if (!caller) return 0;
   struct rm_begun *call = &caller->function;
   __u64 sp = PT_REGS_SP(ctx), ip = PT_REGS_IP(ctx), cookie = bpf_get_attach_cookie(ctx), word = return_address(sp);
-  if (call->begin_ns && !is_attached(call->cookie)) {
-    call->begin_ns = 0;
-    lost(RM_REQUEST_LOST_PROBES);
-  }
+  lose_if_detached(call);
   if (call->begin_ns && on_other_stack(sp, call->sp)) {
     call->begin_ns = 0;
     lost(RM_REQUEST_LOST_STACK);
@@ -208,15 +215,13 @@ static __always_inline int function_left(struct pt_regs *ctx, __u64 sp) {
 
 /* A pair has no depth: that it begins again says that it was left. */
 static __always_inline int pair_begins(struct pt_regs *ctx) {
+  if (!is_attached(bpf_get_attach_cookie(ctx))) return 0;
   struct rm_server *server = server_of_this();
   if (!server) return 0;
   struct rm_caller *caller = caller_of(server, bpf_get_current_task_btf());
   if (!caller) return 0;
   struct rm_begun *call = &caller->pair;
-  if (call->begin_ns && !is_attached(call->cookie)) {
-    call->begin_ns = 0;
-    lost(RM_REQUEST_LOST_PROBES);
-  }
+  lose_if_detached(call);
   if (call->begin_ns) {
     if (call->cookie != bpf_get_attach_cookie(ctx)) {
       if (call->ip != PT_REGS_IP(ctx)) call->within++; /* else the same point, once more */

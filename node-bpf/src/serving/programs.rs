@@ -27,6 +27,8 @@ const TRACEPOINTS: [&str; 2] = ["btf_trace_sock_recv_length", "btf_trace_sock_se
 const TIDIED_EVERY: u32 = 60;
 /// `RM_REQUEST_LOSSES`.
 const LOSSES: usize = 7;
+/// `RM_CALL_ATTACHMENTS`: a power of two.
+pub(super) const CALL_ATTACHMENTS: u32 = 64;
 
 /// The loaded programs. They are detached when dropped, and their maps are gone.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub(super) struct Programs {
     streams: MapHandle,
     /// Threads that make calls that are requests.
     callers: MapHandle,
+    /// Of probes at functions: which are there.
+    attachments: Option<MapHandle>,
     losses: MapHandle,
     users: Users,
     lost: [u64; LOSSES],
@@ -111,7 +115,7 @@ impl Programs {
         let (threads_of, http2, streams) = (map("followed")?, map("http2")?, map("streams")?);
         let switches = Switches::open(&map("stretches")?, &map("stretch_count")?)
             .map_err(|source| Error::Os { doing: "mapping the ring of threads", source })?;
-        let callers = map("callers")?;
+        let (callers, attachments) = (map("callers")?, map("attachments").ok());
         let users = Users::new(&object).map_err(failed)?;
         let ring = |name| {
             Ring::open(&map(name)?).map_err(|source| Error::Os { doing: "mapping the ring of requests", source })
@@ -135,6 +139,7 @@ impl Programs {
             http2,
             streams,
             callers,
+            attachments,
             losses,
             users,
             lost: [0; LOSSES],
@@ -300,9 +305,14 @@ impl Programs {
     }
 
     /// Removes what is kept of the threads of processes. Returns the calls that they are in, as far as
-    /// nothing has told their ends.
-    pub(super) fn take_callers(&mut self, of: impl Fn(u32) -> bool) -> Vec<RawRequest> {
-        let mut calls = vec![];
+    /// nothing has told their ends, and how many others there are, whose probes were taken off.
+    pub(super) fn take_callers(&mut self, of: impl Fn(u32) -> bool) -> (Vec<RawRequest>, u64) {
+        let is_attached = |call: &RawRequest| {
+            let (Some(map), number) = (&self.attachments, (call.function >> 32) as u32) else { return true };
+            let entry = map.lookup(&(number % CALL_ATTACHMENTS).to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            entry.as_deref().and_then(wire::attachment) == Some(number)
+        };
+        let (mut calls, mut off) = (vec![], 0);
         for key in self.callers.keys().collect::<Vec<_>>() {
             let entry = self.callers.lookup(&key, MapFlags::ANY).ok().flatten();
             let Some(caller) = entry.as_deref().and_then(wire::caller).filter(|caller| of(caller.pid)) else {
@@ -310,10 +320,12 @@ impl Programs {
             };
             if self.callers.delete(&key).is_ok() {
                 self.users.caller_left(caller.user);
-                calls.extend(caller.calls);
+                let (seen, unseen): (Vec<_>, Vec<_>) = caller.calls.into_iter().partition(is_attached);
+                calls.extend(seen);
+                off += unseen.len() as u64;
             }
         }
-        calls
+        (calls, off)
     }
 
     /// What was lost since the last time.

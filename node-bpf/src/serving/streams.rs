@@ -91,10 +91,11 @@ impl Recorder {
         // One that only listens no more may still answer, which is not seen: those requests are lost.
         let ended: HashSet<u32> = over.iter().copied().filter(|pid| !procfs::runs(*pid)).collect();
         self.end_streams(&ended);
-        let calls = self.programs.as_mut().map_or(vec![], |programs| {
+        let (calls, off) = self.programs.as_mut().map_or((vec![], 0), |programs| {
             programs.forget_connections_of(&ended);
             programs.take_callers(|pid| over.contains(&pid))
         });
+        self.lose(PROBES_LOST, off);
         for call in calls {
             match ended.contains(&call.pid) {
                 true => self.request(&call),

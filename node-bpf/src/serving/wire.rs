@@ -304,6 +304,11 @@ pub(super) struct Caller {
     pub(super) calls: Vec<RawRequest>,
 }
 
+/// The number of the attachment that is at a place (`struct rm_attachment`).
+pub(super) fn attachment(entry: &[u8]) -> Option<u32> {
+    Reader::new(entry.get(8..)?).u32().filter(|number| *number != 0)
+}
+
 /// None where the bytes are no entry.
 pub(super) fn caller(entry: &[u8]) -> Option<Caller> {
     if entry.len() != CALLER_BYTES {

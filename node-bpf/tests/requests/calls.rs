@@ -289,6 +289,34 @@ fn a_process_that_dies_in_a_call_leaves_it_unanswered() {
 }
 
 #[test]
+fn calls_whose_probes_were_taken_off_are_lost_and_have_not_failed() {
+    if !can_capture() {
+        return;
+    }
+    // Two functions in a file that is written to while calls are under way: the next look takes its probes off.
+    let (built, _cgroup, mut program, recorder) = recorded(&["libengine.so.1:ns::Engine::step"], 2);
+    writeln!(program.input, "step 2 1 1000000000").unwrap();
+    let pid = program.pid();
+    let asleep = |tid: &std::ffi::OsStr| {
+        let path = format!("/proc/{pid}/task/{}/syscall", tid.to_string_lossy());
+        std::fs::read_to_string(path).unwrap_or_default().starts_with(&format!("{} ", libc::SYS_clock_nanosleep))
+    };
+    wait_for("two threads to sleep in their calls", || {
+        let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        tids.filter(|tid| asleep(&tid.file_name())).count() == 2
+    });
+    let mut library = std::fs::File::options().append(true).open(built.path().join("libengine.so.1")).unwrap();
+    let functions = || recorder.serving.as_ref().unwrap().status().functions.len();
+    library.write_all(b"more").unwrap();
+    wait_for("the probes to be taken off", || functions() == 0);
+    wait_for("it to be read anew", || functions() == 2);
+    drop(program);
+    wait_for("the calls to be lost", || recorder.losses().iter().map(|loss| loss.lost).sum::<u64>() == 2);
+    let (rows, sums, lost) = recorder.stop();
+    assert_eq!((rows.len(), counts(&sums), lost), (0, vec![], 2));
+}
+
+#[test]
 fn a_library_that_is_opened_later_makes_a_server_and_a_program_has_functions_too() {
     if !can_capture() {
         return;

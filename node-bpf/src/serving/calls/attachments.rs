@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
+use super::super::programs::CALL_ATTACHMENTS;
 use super::probes::{self, Wanted};
 use crate::attach::Links;
 use crate::config::AttachMode;
 use crate::content::Content;
 use crate::hits::too_often;
 
-/// `RM_CALL_ATTACHMENTS`: a power of two.
-pub(super) const PLACES: usize = 64;
+/// How many there are at once.
+pub(super) const PLACES: usize = CALL_ATTACHMENTS as usize;
 /// Between two attachments: who maps and unmaps a file all the time has it probed so often at most.
 const REST: Duration = Duration::from_millis(50);
 
