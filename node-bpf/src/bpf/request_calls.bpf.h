@@ -117,10 +117,18 @@ static __always_inline void lose_if_detached(struct rm_begun *call) {
   lost(RM_REQUEST_LOST_PROBES);
 }
 
+/* A call did not return, as it seems: where a thread changes its stacks, it may come back to it. */
+static __always_inline void function_is_left(struct rm_caller *caller) {
+  struct rm_begun *call = &caller->function;
+  if (!caller->swaps) return call_ends(caller, call, 0);
+  call->begin_ns = 0;
+  lost(RM_REQUEST_LOST_STACK);
+}
+
 static __always_inline void leave_calls(struct rm_caller *caller) {
   lose_if_detached(&caller->function);
   lose_if_detached(&caller->pair);
-  if (caller->function.begin_ns) call_ends(caller, &caller->function, 0);
+  if (caller->function.begin_ns) function_is_left(caller);
   if (caller->pair.begin_ns) call_ends(caller, &caller->pair, 0);
 }
 
@@ -134,6 +142,8 @@ static __always_inline struct rm_caller *caller_of(struct rm_server *server, str
       leave_calls(known);
       known->connection = connection;
       known->number = 0;
+      known->swaps = 0;
+      known->function.cookie = 0;
       known->pid = task->tgid;
       known->server = server->of ? server->of : task->tgid;
     }
@@ -191,7 +201,7 @@ static __always_inline int function_entered(struct pt_regs *ctx) {
       call->within++;
       return 0;
     }
-    call_ends(caller, call, 0);
+    function_is_left(caller);
   }
   call_begins(caller, call, ctx, word);
   return 0;
@@ -205,11 +215,19 @@ static __always_inline struct rm_caller *known_caller(void) {
 /* `sp`: what the stack pointer was at the call's entry. */
 static __always_inline int function_left(struct pt_regs *ctx, __u64 sp) {
   struct rm_caller *caller = known_caller();
-  if (!caller || !caller->function.begin_ns) return 0;
+  if (!caller) return 0;
   struct rm_begun *call = &caller->function;
-  if (call->sp != sp || call->cookie >> 32 != bpf_get_attach_cookie(ctx) >> 32) return 0;
+  if (call->cookie >> 32 != bpf_get_attach_cookie(ctx) >> 32) return 0;
+  if (!call->begin_ns || call->sp != sp) {
+    /* A call returns that did not begin within the one that is open, or that was open before: the thread has changed stacks. */
+    if (!call->begin_ns || sp > call->sp || !call->within) caller->swaps = 1;
+    return 0;
+  }
   /* Else a call returns here that was not seen to begin, and ours was left. */
-  call_ends(caller, call, is_overwritten(call) ? 0 : bpf_ktime_get_ns());
+  if (is_overwritten(call))
+    function_is_left(caller);
+  else
+    call_ends(caller, call, bpf_ktime_get_ns());
   return 0;
 }
 

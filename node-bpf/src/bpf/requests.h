@@ -168,7 +168,7 @@ struct rm_caller {
   unsigned int number;           /* of the last call */
   unsigned int user;             /* to whom it is counted */
   unsigned int server;           /* `pid`, or the server that it is a child of */
-  unsigned int pad;
+  unsigned int swaps;            /* calls on it have returned in an order that one stack does not allow */
   struct rm_begun function, pair;
 };
 

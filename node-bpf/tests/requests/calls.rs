@@ -213,6 +213,18 @@ fn a_call_on_a_stack_that_its_thread_leaves_is_lost_and_has_not_failed() {
 }
 
 #[test]
+fn calls_that_return_in_an_order_of_no_stack_are_lost_and_have_not_failed() {
+    if !can_capture() {
+        return;
+    }
+    let (_built, _cgroup, mut program, recorder) = recorded(&["libengine.so.1:engine_yields"], 1);
+    program.tell("fibers 12 1");
+    let (_, sums, lost) = recorder.stop();
+    // The first is taken for one that was left: it then returns, and its thread is known to change stacks.
+    assert_eq!((counts(&sums), lost), (vec![("engine_yields", 13, 1)], 11));
+}
+
+#[test]
 fn a_function_that_is_called_all_the_time_is_let_go() {
     if !can_capture() {
         return;
