@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// Hits of one attachment in a second, of all its probes and all processes, over which they are taken off.
 pub(crate) const MOST_HITS: u64 = 50_000;
 /// Time over which they are counted, at least.
-const OVER: Duration = Duration::from_secs(1);
+pub(crate) const OVER: Duration = Duration::from_secs(1);
 
 /// The counters of attachments, a map of numbers.
 #[derive(Debug, Clone)]

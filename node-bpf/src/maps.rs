@@ -112,12 +112,17 @@ pub(crate) fn device_of(device: u64) -> Vec<u8> {
 /// Opens a mapped file from here; none when the process is gone, or where another file, or what is
 /// no regular file, is in its place: that is not opened, and never waited for.
 pub(crate) fn open(pid: u32, mapping: &Mapping<'_>) -> Option<File> {
+    open_where(pid, mapping, |_| true)
+}
+
+/// The same, where `may` says so of what was found: it is asked before the file's file system is.
+pub(crate) fn open_where(pid: u32, mapping: &Mapping<'_>, may: impl FnOnce(&File) -> bool) -> Option<File> {
     let path = Path::new(std::ffi::OsStr::from_bytes(mapping.path));
     let colon = mapping.device.iter().position(|&b| b == b':')?;
     let number = |digits| hex(digits).and_then(|number| u32::try_from(number).ok());
     let device = (number(&mapping.device[..colon])?, number(mapping.device.get(colon + 1..)?)?);
     let file = MappedFile { range: mapping.start..mapping.end, path, device, inode: mapping.inode };
-    Regular::mapped(pid, &file).ok()?.open().ok()
+    Regular::mapped_where(pid, &file, may).ok()?.open().ok()
 }
 
 #[cfg(test)]

@@ -25,6 +25,14 @@ pub(crate) fn read(pid: u32, name: &str) -> io::Result<Vec<u8>> {
     read
 }
 
+/// A file of `/proc/PID` of which not more is read.
+///
+/// # Errors
+/// It cannot be read, or is longer.
+pub(crate) fn read_short(pid: u32, name: &str, most: u64) -> io::Result<Vec<u8>> {
+    read_at_most(File::open(format!("/proc/{pid}/{name}"))?, most)
+}
+
 fn read_at_most(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(4_096);
     file.take(most + 1).read_to_end(&mut bytes)?;

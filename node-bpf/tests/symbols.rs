@@ -368,7 +368,8 @@ fn a_function_that_is_called_all_the_time_is_let_go() {
     let recorder = Recorder::start(config(&cgroup, None, vec![probe]));
     let jobs: Vec<Job> = (0..2).map(|_| Job(Command::new(&program).spawn().unwrap())).collect();
     let said = || recorder.status().problems.join("\n");
-    wait_for("the probe to be taken off", || said().contains("is not probed any more"));
+    wait_for("the probe to be taken off", || said().contains("is not probed for five minutes"));
+    assert!(recorder.status().files.iter().all(|file| file.path != program), "it is not listed any more");
     drop(jobs);
     assert!(by_function(&recorder.stop()).is_empty(), "they are not in the cgroup, and slowed all the same");
 }

@@ -57,10 +57,19 @@ impl Regular {
     /// The system's; `InvalidInput` for what is no regular file, `NotFound` where another file is in
     /// its place now.
     pub fn mapped(pid: u32, file: &MappedFile<'_>) -> io::Result<Regular> {
+        Self::mapped_where(pid, file, |_| true)
+    }
+
+    /// The same, where `may` says so of what was found (`O_PATH`): only then its file system is asked for it.
+    ///
+    /// # Errors
+    /// The same, and `Unsupported` where it says no.
+    pub fn mapped_where(pid: u32, file: &MappedFile<'_>, may: impl FnOnce(&File) -> bool) -> io::Result<Regular> {
+        let may = |found: File| if may(&found) { Self::of(found) } else { Err(io::ErrorKind::Unsupported.into()) };
         let Range { start, end } = file.range;
         match find(Path::new(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))) {
-            Ok(found) => Self::of(found)?.is(file, false),
-            Err(_) => Self::of(find_below(pid, file.path)?)?.is(file, true),
+            Ok(found) => may(found)?.is(file, false),
+            Err(_) => may(find_below(pid, file.path)?)?.is(file, true),
         }
     }
 

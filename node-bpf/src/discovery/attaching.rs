@@ -71,6 +71,8 @@ impl Probed {
 
 /// How often attaching to one file is tried.
 const MOST_ATTEMPTS: u32 = 5;
+/// How long a file whose probes were hit too often has none.
+const BRAKED_FOR: Duration = Duration::from_secs(300);
 /// How long reading a file is waited for that is attached ahead.
 const MOST_OF_A_FILE: Duration = Duration::from_secs(120);
 /// How long the files of processes that run already are waited for at the start.
@@ -85,6 +87,8 @@ pub(super) enum Probes {
     Attached(FileProbes),
     /// There are none yet, after so many attempts.
     Failed(u32),
+    /// They were hit too often: there are none for a while.
+    Braked(Instant),
 }
 
 /// The probes of a file that was attached ahead.
@@ -92,6 +96,8 @@ pub(super) enum Probes {
 pub(super) struct Held {
     ahead: Ahead,
     probes: FileProbes,
+    /// They were hit too often.
+    braked: Option<Instant>,
 }
 
 /// A file that is being read for a kind of probes.
@@ -200,19 +206,22 @@ impl Discovery {
             return;
         };
         let attempts = match known.kinds.get(&probed) {
-            Some(Probes::Asked | Probes::Attached(_)) => return,
+            Some(Probes::Asked | Probes::Attached(_) | Probes::Braked(_)) => return,
             Some(Probes::Failed(attempts)) if *attempts >= MOST_ATTEMPTS => return,
             Some(Probes::Failed(attempts)) => *attempts,
             None => 0,
         };
-        if matches!(probed, Probed::Named(_))
-            && let Some(reason) = mounts::refusal(pid, mapping.device)
-        {
+        let mut refusal = None;
+        let file = maps::open_where(pid, mapping, |file| {
+            refusal = matches!(probed, Probed::Named(_)).then(|| mounts::refusal(pid, file)).flatten();
+            refusal.is_none()
+        });
+        if let Some(reason) = refusal {
             known_as(&mut self.mapped, &key, probed, Probes::Attached(FileProbes::default()));
             let path = String::from_utf8_lossy(mapping.path);
             return self.shared.problem(Some(user), &format!("{path} is not probed: {reason}"));
         }
-        let Some(file) = maps::open(pid, mapping) else { return };
+        let Some(file) = file else { return };
         let Ok(read) = probed.content(&file) else { return };
         let shown = PathBuf::from(OsStr::from_bytes(mapping.path));
         if self.is_ahead(&file, probed) {
@@ -314,18 +323,27 @@ impl Discovery {
     /// Takes the probes at functions that a user named off files that were written to since they were read, and
     /// has them read anew: code may have moved under the probes.
     pub(super) fn look_at_files(&mut self) {
-        let is_outdated = |state: &Probes| matches!(state, Probes::Attached(probes) if probes.is_outdated());
+        let is_over = |since: Instant| since.elapsed() >= BRAKED_FOR;
+        let is_outdated = |state: &Probes| match state {
+            Probes::Attached(probes) => probes.is_outdated(),
+            Probes::Braked(since) => is_over(*since),
+            Probes::Asked | Probes::Failed(_) => false,
+        };
         let (changed, again) = self.mapped.forget_kinds(|_, state| is_outdated(state));
         changed.iter().for_each(|key| self.shared.detached_from(key));
         self.look_again(again);
         let gone: Vec<Ahead> =
-            self.held.extract_if(.., |held| held.probes.is_outdated()).map(|held| held.ahead).collect();
+            self
+            .held
+            .extract_if(.., |held| held.probes.is_outdated() || held.braked.is_some_and(is_over))
+            .map(|held| held.ahead)
+            .collect();
         self.ahead.retain(|ahead| !gone.contains(ahead));
         for (device, inode, _) in &gone {
             self.shared.detached_from(&(maps::device_of(*device), *inode));
         }
         if !gone.is_empty() {
-            tracing::warn!("libraries were written to: they are read anew");
+            tracing::info!("files with functions that were named were written to, or rested: they are read anew");
             let is_ahead = |state: &Probes| matches!(state, Probes::Attached(probes) if probes.is_empty());
             let (_, again) =
                 self.mapped.forget_kinds(|kind, state| gone.iter().any(|(.., of)| of == kind) && is_ahead(state));
@@ -336,13 +354,27 @@ impl Discovery {
     /// Takes off what is hit too often.
     pub(crate) fn brake(&mut self) {
         let now = Instant::now();
-        let all = all_probes(&mut self.mapped, &mut self.held);
-        let braked: Vec<(String, u64)> = all.filter_map(|probes| probes.brake(now)).collect();
-        for (shown, often) in braked {
+        let mut braked: Vec<(FileKey, String, u64)> = vec![];
+        for (key, state) in self.mapped.states_mut() {
+            if let Probes::Attached(probes) = state
+                && let Some((shown, often)) = probes.brake(now)
+            {
+                *state = Probes::Braked(now);
+                braked.push((key.clone(), shown, often));
+            }
+        }
+        for Held { ahead: (device, inode, _), probes, braked: since } in &mut self.held {
+            if let Some((shown, often)) = probes.brake(now) {
+                *since = Some(now);
+                braked.push(((maps::device_of(*device), *inode), shown, often));
+            }
+        }
+        for (key, shown, often) in braked {
+            self.shared.detached_from(&key);
             self.shared.problem(
                 None,
                 &format!(
-                    "{shown} is not probed any more: {often} hits in a second slow what calls it; {MOST_HITS} are bearable"
+                    "{shown} is not probed for five minutes: {often} hits in a second slow what calls it; {MOST_HITS} are bearable"
                 ),
             );
         }
@@ -367,7 +399,7 @@ impl Discovery {
         let metadata = file.metadata().map_err(|e| e.to_string())?;
         let read = probed.content(&file).map_err(|e| e.to_string())?;
         if matches!(probed, Probed::Named(_))
-            && let Some(reason) = mounts::refusal(std::process::id(), &maps::device_of(metadata.dev()))
+            && let Some(reason) = mounts::refusal(std::process::id(), &file)
         {
             return Err(reason);
         }
@@ -383,7 +415,7 @@ impl Discovery {
         if probes.is_outdated() {
             return Err(Refusal::Changed.to_string());
         }
-        self.held.push(Held { ahead: identity, probes });
+        self.held.push(Held { ahead: identity, probes, braked: None });
         self.ahead.insert(identity);
         Ok(())
     }
@@ -571,7 +603,7 @@ fn all_probes<'a>(
 ) -> impl Iterator<Item = &'a mut FileProbes> {
     let of_mapped = mapped.kinds_mut().filter_map(|kind| match kind {
         Probes::Attached(probes) => Some(probes),
-        Probes::Asked | Probes::Failed(_) => None,
+        Probes::Asked | Probes::Failed(_) | Probes::Braked(_) => None,
     });
     of_mapped.chain(held.iter_mut().map(|held| &mut held.probes))
 }

@@ -84,6 +84,11 @@ impl<K: Eq + Hash, S> MappedFiles<K, S> {
         self.files.values_mut().flat_map(|file| file.kinds.values_mut())
     }
 
+    /// The same, each with its file.
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = (&FileKey, &mut S)> {
+        self.files.iter_mut().flat_map(|(key, file)| file.kinds.values_mut().map(move |state| (key, state)))
+    }
+
     /// The processes that map a file.
     pub(super) fn pids(&self, key: &FileKey) -> Vec<u32> {
         self.files.get(key).map(|file| file.pids.iter().copied().collect()).unwrap_or_default()

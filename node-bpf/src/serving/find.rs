@@ -38,7 +38,10 @@ const OLDER_EVERY: Duration = Duration::from_secs(10);
 /// Files of one process that are looked at for functions whose calls are requests, by their names:
 /// further ones are left out.
 pub(super) const MOST_CALLED: usize = 16;
-/// Such files of one user that are opened in one look; the others are in the next.
+/// How long a file that may not be probed is not opened again, and most of which that is known.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+const MOST_REFUSED: usize = 1_024;
+/// Such files of one user that are opened in one look, and whose mounts are read; the others are in the next.
 const MOST_OPENED: usize = 32;
 /// Most servers of a host; of one user as many as all users leave free.
 pub(super) const MOST_SERVERS: usize = 1_024;
@@ -97,6 +100,10 @@ pub(super) struct Finder {
     pub(super) known: HashSet<FileKey>,
     /// Files of users that may not be probed, and why; to be taken.
     pub(super) refused: Vec<(u32, Vec<u8>, String)>,
+    /// Likewise, since when: they are not opened again for a while.
+    not_probed: HashMap<FileKey, Instant>,
+    /// Files that were opened in this look, of each user.
+    opened: HashMap<u32, usize>,
     /// Processes to be looked at again: too many files were opened at once.
     again: HashSet<u32>,
     /// Some of a process's were left out; to be taken.
@@ -124,6 +131,8 @@ impl Finder {
             libraries: vec![],
             known: HashSet::new(),
             refused: vec![],
+            not_probed: HashMap::new(),
+            opened: HashMap::new(),
             again: HashSet::new(),
             left_out: false,
         }
@@ -144,6 +153,8 @@ impl Finder {
         for pid in std::mem::take(&mut self.again) {
             self.look_anew(pid);
         }
+        self.opened.clear();
+        self.not_probed.retain(|_, since| since.elapsed() < REFUSED_FOR);
         let mut listening = HashMap::new();
         let changed = self.changed.take();
         for pid in &changed.pids {
@@ -279,17 +290,28 @@ impl Finder {
             let key = mapping.key();
             let Some(user) = procfs::answers_for(pid) else { continue };
             if !self.known.contains(&key) && self.libraries.iter().all(|library| library.key != key) {
-                if self.libraries.iter().filter(|library| library.user == user).count() >= MOST_OPENED {
+                if self.not_probed.get(&key).is_some_and(|since| since.elapsed() < REFUSED_FOR) {
+                    continue;
+                }
+                let opened = self.opened.entry(user).or_default();
+                if *opened >= MOST_OPENED {
                     self.again.insert(pid);
                     continue;
                 }
-                if let Some(reason) = mounts::refusal(pid, mapping.device) {
-                    if self.refused.len() < MOST_CALLED {
+                *opened += 1;
+                let mut refusal = None;
+                let file = maps::open_where(pid, &mapping, |file| {
+                    refusal = mounts::refusal(pid, file);
+                    refusal.is_none()
+                });
+                if let Some(reason) = refusal {
+                    if self.refused.len() < MOST_REFUSED && self.not_probed.len() < MOST_REFUSED {
                         self.refused.push((user, name.to_vec(), reason));
+                        self.not_probed.insert(key, Instant::now());
                     }
                     continue;
                 }
-                let Some(file) = maps::open(pid, &mapping) else { continue };
+                let Some(file) = file else { continue };
                 let (path, name) = (path.to_vec(), name.to_vec());
                 self.libraries.push(Library { pid, user, key: key.clone(), file, path, name });
             }

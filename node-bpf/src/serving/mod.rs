@@ -83,6 +83,8 @@ const CALLS_LOST: &str = "calls of --request in processes that are not followed 
 const STACKS_LOST: &str = "calls of --request on stacks that their threads have left for others (fibers)";
 /// Why calls are lost whose file was let go.
 const PROBES_LOST: &str = "calls of --request whose probes were taken off before they ended";
+/// Why calls are lost that nobody has counted: once for each time.
+const GAPS_LOST: &str = "calls of --request of a file that was written to, until it was read anew";
 /// Why calls are lost that were taken for a part of one that had been left.
 const WITHIN_LOST: &str = "calls of --request within one that did not return: if it was left, they are requests";
 /// Why requests are lost on connections that are left out from their first byte on.
@@ -350,9 +352,15 @@ impl Recorder {
 
     /// Attaches to the files whose functions have been found.
     fn attach(&mut self) {
-        if self.programs.as_ref().is_some_and(|programs| self.calls.attach(programs)) {
+        let is_new = match &self.programs {
+            Some(programs) => self.calls.attach(programs),
+            None => self.calls.take_done(),
+        };
+        if is_new {
             self.status.lock().functions = self.calls.seen();
         }
+        let gaps = self.calls.take_gaps();
+        self.lose(GAPS_LOST, gaps);
         for Problem { user, text, detail } in self.calls.take_problems() {
             self.problem_of(Some(user), text, detail);
         }

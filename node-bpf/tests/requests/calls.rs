@@ -263,6 +263,34 @@ fn a_program_on_a_file_system_in_user_space_is_not_probed() {
 }
 
 #[test]
+fn a_program_on_an_overlay_that_only_its_process_sees_is_not_probed() {
+    if !can_capture() {
+        return;
+    }
+    let (built, cgroup, over) = (compile(), Cgroup::new(), tempfile::tempdir().unwrap());
+    let script = r#"mkdir "$1/upper" "$1/work" "$1/at" &&
+        mount -t overlay overlay -o "lowerdir=$0,upperdir=$1/upper,workdir=$1/work" "$1/at" || exit 1
+        echo ready; exec "$1/at/later""#;
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"echo $$ > "$0" && exec "$@""#).arg(cgroup.0.join("cgroup.procs"));
+    command.args(["unshare", "-m", "sh", "-c", script]).args([built.path(), over.path()]);
+    let mut job = Job(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let (mut output, mut line) = (BufReader::new(job.0.stdout.take().unwrap()), String::new());
+    output.read_line(&mut line).unwrap();
+    if line.trim() != "ready" {
+        return eprintln!("SKIPPED: needs unshare -m, and overlays");
+    }
+    let recorder = Recorder::start(config(&cgroup, &["later:own"]));
+    let status = || recorder.serving.as_ref().unwrap().status();
+    wait_for("it to be refused", || !status().problems.is_empty());
+    let said = status().problems.join("\n");
+    assert!(said.contains("it lies on an overlay that its process has mounted"), "{said}");
+    assert!(status().functions.is_empty());
+    drop(job);
+    recorder.stop();
+}
+
+#[test]
 fn threads_that_end_give_their_room_back() {
     if !can_capture() {
         return;
@@ -323,9 +351,9 @@ fn calls_whose_probes_were_taken_off_are_lost_and_have_not_failed() {
     wait_for("the probes to be taken off", || functions() == 0);
     wait_for("it to be read anew", || functions() == 2);
     drop(program);
-    wait_for("the calls to be lost", || recorder.losses().iter().map(|loss| loss.lost).sum::<u64>() == 2);
+    wait_for("the calls to be lost", || recorder.losses().iter().map(|loss| loss.lost).sum::<u64>() == 3);
     let (rows, sums, lost) = recorder.stop();
-    assert_eq!((rows.len(), counts(&sums), lost), (0, vec![], 2));
+    assert_eq!((rows.len(), counts(&sums), lost), (0, vec![], 3), "two calls, and the time without probes");
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! it (it stops each process that maps the file for a moment), and the recorder has rings to read. And
 //! which attachments there are: a program counts the hits of each, and asks whether one is still there.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ use super::probes::{self, Wanted};
 use crate::attach::Links;
 use crate::config::AttachMode;
 use crate::content::Content;
-use crate::hits::too_often;
+use crate::hits::{OVER, too_often};
 
 /// How many there are at once.
 pub(super) const PLACES: usize = CALL_ATTACHMENTS as usize;
@@ -31,6 +33,8 @@ pub(super) struct ToAttach {
     pub(super) read: Content,
     pub(super) wanted: Wanted,
     pub(super) number: u32,
+    /// To whom the file is counted.
+    pub(super) user: u32,
 }
 
 enum Job {
@@ -53,6 +57,8 @@ pub(super) struct Attached {
     pub(super) links: Links,
     /// Names that cannot be probed, and why.
     pub(super) refused: Vec<(Arc<str>, String)>,
+    /// They may be another time.
+    pub(super) may_pass: bool,
 }
 
 /// The thread.
@@ -87,32 +93,74 @@ impl Attacher {
 }
 
 impl Drop for Attacher {
+    /// Takes off what is to be taken off; what is to be attached to is left.
     fn drop(&mut self) {
         self.jobs = None;
         self.thread.take().map(JoinHandle::join);
     }
 }
 
+/// Takes probes off first, and attaches to files of users in turn.
 fn work(todo: &Receiver<Job>, tell: &Sender<Done>) {
-    for job in todo {
-        let done = match job {
-            Job::Attach(what) => {
-                let ToAttach { object, mode, file, read, wanted, number } = *what;
-                let (links, refused) = probes::attach((&object, mode), &file, &wanted, number);
-                Done::Attached(Attached { number, file, read, links: links.into(), refused })
-            }
-            Job::Detach(links, number) => {
+    let mut waiting = Waiting::default();
+    loop {
+        let next = if waiting.is_empty() { todo.recv().map_err(|_| TryRecvError::Disconnected) } else { todo.try_recv() };
+        match next {
+            Ok(Job::Attach(what)) => waiting.add(what.user, what),
+            Ok(Job::Detach(links, number)) => {
                 drop(links);
-                Done::Detached(number)
+                if tell.send(Done::Detached(number)).is_err() {
+                    return;
+                }
             }
-        };
-        let is_attached = matches!(done, Done::Attached(_));
-        if tell.send(done).is_err() {
-            return;
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {
+                let Some(what) = waiting.take() else { continue };
+                let ToAttach { object, mode, file, read, wanted, number, .. } = *what;
+                let probes::Outcome { links, refused, may_pass } = probes::attach((&object, mode), &file, &wanted, number);
+                let attached = Attached { number, file, read, links: links.into(), refused, may_pass };
+                if tell.send(Done::Attached(attached)).is_err() {
+                    return;
+                }
+                thread::sleep(REST);
+            }
         }
-        if is_attached {
-            thread::sleep(REST);
+    }
+}
+
+/// What waits, by whose it is.
+struct Waiting<T> {
+    by_user: BTreeMap<u32, VecDeque<T>>,
+    /// Whose was taken last.
+    last: u32,
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Waiting { by_user: BTreeMap::new(), last: 0 }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn is_empty(&self) -> bool {
+        self.by_user.is_empty()
+    }
+
+    fn add(&mut self, user: u32, what: T) {
+        self.by_user.entry(user).or_default().push_back(what);
+    }
+
+    /// The next user's first.
+    fn take(&mut self) -> Option<T> {
+        let after = (Bound::Excluded(self.last), Bound::Unbounded);
+        let user = self.by_user.range(after).next().or(self.by_user.first_key_value()).map(|(user, _)| *user)?;
+        self.last = user;
+        let of_user = self.by_user.get_mut(&user)?;
+        let what = of_user.pop_front();
+        if of_user.is_empty() {
+            self.by_user.remove(&user);
         }
+        what
     }
 }
 
@@ -184,6 +232,9 @@ impl Numbers {
         let mut all = vec![];
         for (at, place) in self.there.iter_mut().enumerate() {
             let Some((number, counted, since)) = place else { continue };
+            if now.duration_since(*since) < OVER {
+                continue;
+            }
             let hits = hits(map, at);
             if let Some(often) = too_often(hits.saturating_sub(*counted), now.duration_since(*since)) {
                 all.push((*number, often));
@@ -202,6 +253,16 @@ fn hits(map: &MapHandle, at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_is_taken_of_one_user_after_the_other() {
+        let mut waiting = Waiting::default();
+        for (user, what) in [(7, "a"), (7, "b"), (7, "c"), (0, "d"), (9, "e")] {
+            waiting.add(user, what);
+        }
+        let all: Vec<&str> = std::iter::from_fn(|| waiting.take()).collect();
+        assert_eq!((all, waiting.is_empty()), (vec!["a", "e", "d", "b", "c"], true));
+    }
 
     #[test]
     fn a_place_has_one_attachment_and_each_has_its_own_number() {

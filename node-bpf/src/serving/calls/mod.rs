@@ -10,7 +10,7 @@ mod spec;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use files::{Answer, Files, Outcome, Question, Refusal, Ticket};
 use record::{printable, shortened};
@@ -31,6 +31,8 @@ pub use spec::{RequestError, RequestSpec};
 const MOST_FILES: usize = attachments::PLACES;
 /// How often a file is asked that could not be read.
 const MOST_ATTEMPTS: u32 = 5;
+/// When a file is asked again that could not be attached to, for want of memory or open files.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Processes that are looked at again when there is room for their files.
 const MOST_TURNED_AWAY: usize = 1_024;
 /// Attachments whose names are kept, so that calls that end late have one.
@@ -69,8 +71,17 @@ enum State {
     Attaching { number: u32 },
     /// The file is kept open: so its number is no other file's, also where it is deleted.
     Attached { links: Links, number: u32, file: fs::File, read: Content },
-    /// It has none of the functions, cannot be probed, or was hit too often.
-    Nothing,
+    /// It has none of the functions, cannot be probed, or was hit too often; and which file that was, where it
+    /// is to be asked anew once that is written to.
+    Nothing(Option<Again>),
+}
+
+/// A file that is asked anew once it is written to, or at a time.
+#[derive(Debug)]
+struct Again {
+    file: fs::File,
+    read: Content,
+    at: Option<Instant>,
 }
 
 /// What cannot be recorded: of whose files, for who asks, and for the log alone.
@@ -91,6 +102,12 @@ pub(super) struct Calls {
     /// By the number of an attachment: the names of its functions and pairs.
     names: BTreeMap<u32, Vec<Arc<str>>>,
     numbers: Numbers,
+    /// Attachments that are to be taken off, of files that nobody has mapped: to whom these are counted.
+    leaving: HashMap<u32, u32>,
+    /// Some of their room was given back.
+    is_room: bool,
+    /// Times that probes were taken off to read a file anew.
+    gaps: u64,
     attacher: Attacher,
     /// Processes with files for which there was no room.
     turned_away: HashSet<u32>,
@@ -106,6 +123,9 @@ impl Calls {
             share: Share::of(MOST_FILES),
             names: BTreeMap::new(),
             numbers: Numbers::default(),
+            leaving: HashMap::new(),
+            is_room: false,
+            gaps: 0,
             attacher: Attacher::start(),
             turned_away: HashSet::new(),
             problems: vec![],
@@ -163,7 +183,7 @@ impl Calls {
             State::Asked { tickets, .. } => {
                 tickets.iter().flat_map(|(_, tickets)| tickets).all(|ticket| ticket.outcome().is_some())
             }
-            State::Attaching { .. } | State::Attached { .. } | State::Nothing => false,
+            State::Attaching { .. } | State::Attached { .. } | State::Nothing(_) => false,
         };
         let there: Vec<FileKey> =
             self.known.iter().filter(|(_, known)| is_there(known)).map(|(key, _)| key.clone()).collect();
@@ -171,16 +191,29 @@ impl Calls {
         for key in there {
             let Some(mut known) = self.known.remove(&key) else { continue };
             if let State::Asked { file, read, tickets, attempts } = known.state {
-                known.state = State::Nothing;
+                known.state = State::Nothing(None);
                 known.state = self.answered(programs, (file, read), tickets, attempts, &known);
             }
             self.known.insert(key, known);
         }
+        any |= self.take_done();
+        any
+    }
+
+    /// Takes what has been done, also where the programs are gone; false where there was nothing.
+    pub(super) fn take_done(&mut self) -> bool {
+        let mut any = false;
         while let Some(done) = self.attacher.done() {
             any = true;
             match done {
                 Done::Attached(attached) => self.attached(attached),
-                Done::Detached(number) => self.numbers.give(number),
+                Done::Detached(number) => {
+                    self.numbers.give(number);
+                    if let Some(user) = self.leaving.remove(&number) {
+                        self.share.give(user, 1);
+                        self.is_room = true;
+                    }
+                }
             }
         }
         any
@@ -226,19 +259,19 @@ impl Calls {
         self.names.insert(number, wanted.names.clone());
         self.forget_names(number);
         for remark in &wanted.remarks {
-            tracing::debug!("{shown}: {remark}");
+            tracing::info!("{shown}: {remark}");
         }
         let (object, mode) = (programs.object(), programs.mode);
-        if !self.attacher.attach(ToAttach { object, mode, file, read, wanted, number }) {
+        if !self.attacher.attach(ToAttach { object, mode, file, read, wanted, number, user: *user }) {
             self.numbers.give(number);
             self.problem(*user, "no function of --request can be probed: there is no thread for it".to_owned(), None);
-            return State::Nothing;
+            return State::Nothing(None);
         }
         State::Attaching { number }
     }
 
     /// Probes have been put into a file.
-    fn attached(&mut self, Attached { number, file, read, links, refused }: Attached) {
+    fn attached(&mut self, Attached { number, file, read, links, refused, may_pass }: Attached) {
         let is_it = |known: &Known| matches!(known.state, State::Attaching { number: of } if of == number);
         let Some(key) = self.known.iter().find(|(_, known)| is_it(known)).map(|(key, _)| key.clone()) else {
             return self.detach(links, number); // nobody has it mapped any more
@@ -253,9 +286,9 @@ impl Calls {
         let names = self.names.get(&number).map(|names| names.join(", ")).unwrap_or_default();
         if links.is_empty() {
             self.detach(links, number);
-            known.state = State::Nothing;
+            known.state = State::Nothing(Some(Again { file, read, at: may_pass.then(|| Instant::now() + AGAIN_AFTER) }));
         } else {
-            tracing::debug!("calls in {shown} are requests: {names}");
+            tracing::info!("calls in {shown} are requests: {names}");
             known.state = State::Attached { links, number, file, read };
         }
         self.known.insert(key, known);
@@ -270,20 +303,33 @@ impl Calls {
     /// Takes the probes off files that were written to since they were read, and has these read anew: code may
     /// have moved under the probes.
     pub(super) fn look_at_files(&mut self) {
+        let is_written = |file: &fs::File, read: &Content| Content::of(file).is_ok_and(|now| now != *read);
         let is_outdated = |known: &Known| match &known.state {
-            State::Attached { file, read, .. } => Content::of(file).is_ok_and(|now| now != *read),
+            State::Attached { file, read, .. } => is_written(file, read),
+            State::Nothing(Some(Again { file, read, at })) => {
+                at.is_some_and(|at| at <= Instant::now()) || is_written(file, read)
+            }
             _ => false,
         };
         let outdated: Vec<FileKey> =
             self.known.iter().filter(|(_, known)| is_outdated(known)).map(|(key, _)| key.clone()).collect();
         for key in outdated {
             let Some(mut known) = self.known.remove(&key) else { continue };
-            if let State::Attached { links, number, file, .. } = known.state {
-                tracing::debug!("{} was written to: it is read anew", known.shown);
-                self.detach(links, number);
+            let file = match known.state {
+                State::Attached { links, number, file, .. } => {
+                    tracing::info!("{} was written to: its probes are taken off, and it is read anew", known.shown);
+                    self.detach(links, number);
+                    self.gaps += 1;
+                    Some(file)
+                }
+                State::Nothing(Some(Again { file, .. })) => Some(file),
+                _ => None,
+            };
+            known.state = State::Nothing(None);
+            if let Some(file) = file {
                 known.state = match Content::of(&file) {
                     Ok(read) => self.asked((file, read), known.user, &known.meant, 0),
-                    Err(_) => State::Nothing,
+                    Err(_) => State::Nothing(None),
                 };
             }
             self.known.insert(key, known);
@@ -295,7 +341,7 @@ impl Calls {
         for (number, often) in self.numbers.too_often(Instant::now()) {
             let is_it = |known: &&mut Known| matches!(known.state, State::Attached { number: of, .. } if of == number);
             let Some(known) = self.known.values_mut().find(is_it) else { continue };
-            let State::Attached { links, .. } = std::mem::replace(&mut known.state, State::Nothing) else { continue };
+            let State::Attached { links, .. } = std::mem::replace(&mut known.state, State::Nothing(None)) else { continue };
             let (user, shown) = (known.user, known.shown.clone());
             self.detach(links, number);
             let text = format!(
@@ -310,7 +356,7 @@ impl Calls {
     fn forget_names(&mut self, last: u32) {
         let number = |known: &Known| match &known.state {
             State::Attached { number, .. } | State::Attaching { number } => Some(*number),
-            State::Asked { .. } | State::Nothing => None,
+            State::Asked { .. } | State::Nothing(_) => None,
         };
         let attached: HashSet<u32> = self.known.values().filter_map(number).chain([last]).collect();
         while self.names.len() > MOST_NAMED {
@@ -323,14 +369,21 @@ impl Calls {
     /// be room now.
     pub(super) fn keep_only(&mut self, used: &HashSet<FileKey>) -> HashSet<u32> {
         let unused: Vec<Known> = self.known.extract_if(|key, _| !used.contains(key)).map(|(_, known)| known).collect();
-        let none = unused.is_empty();
         for known in unused {
-            self.share.give(known.user, 1);
-            if let State::Attached { links, number, .. } = known.state {
-                self.detach(links, number);
+            match known.state {
+                // Its room is given back when its probes are off.
+                State::Attached { links, number, .. } => {
+                    self.leaving.insert(number, known.user);
+                    self.detach(links, number);
+                }
+                State::Attaching { number } => drop(self.leaving.insert(number, known.user)),
+                State::Asked { .. } | State::Nothing(_) => {
+                    self.share.give(known.user, 1);
+                    self.is_room = true;
+                }
             }
         }
-        if none { HashSet::new() } else { std::mem::take(&mut self.turned_away) }
+        if std::mem::take(&mut self.is_room) { std::mem::take(&mut self.turned_away) } else { HashSet::new() }
     }
 
     /// Takes all probes away.
@@ -364,6 +417,11 @@ impl Calls {
         if self.problems.len() < MOST_PROBLEMS {
             self.problems.push(Problem { user, text, detail });
         }
+    }
+
+    /// How often calls were missed while a file was read anew, since the last time.
+    pub(super) fn take_gaps(&mut self) -> u64 {
+        std::mem::take(&mut self.gaps)
     }
 
     /// What cannot be recorded, since the last time.

@@ -136,31 +136,62 @@ struct Kind {
     targets: Vec<Target>,
 }
 
-/// Attaches; `number` is this attachment's. Returns the links, and the names that cannot be probed with
-/// the reasons.
+/// What has come of attaching.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) links: Vec<Link>,
+    /// Names that cannot be probed, with the reasons.
+    pub(super) refused: Vec<(Arc<str>, String)>,
+    /// The kernel had no memory or no open file left, or was interrupted.
+    pub(super) may_pass: bool,
+}
+
+/// Whether an error is not the function's.
+fn may_pass(error: &libbpf_rs::Error) -> bool {
+    let text = format!("{error:#}");
+    [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR, libc::EAGAIN, libc::EBUSY]
+        .iter()
+        .any(|errno| text.contains(&format!("(os error {errno})")))
+}
+
+/// Attaches; `number` is this attachment's.
 pub(super) fn attach(
     to: (&Object, AttachMode),
     file: &fs::File,
     wanted: &Wanted,
     number: u32,
-) -> (Vec<Link>, Vec<(Arc<str>, String)>) {
+) -> Outcome {
     let all: Vec<usize> = (0..wanted.places.len()).collect();
-    let mut refused = wanted.refused.clone();
+    let mut outcome = Outcome { refused: wanted.refused.clone(), ..Outcome::default() };
     if all.is_empty() {
-        return (vec![], refused);
+        return outcome;
     }
     if let Ok(links) = attach_to(to, file, wanted, &all, number) {
-        return (links, refused);
+        return Outcome { links, ..outcome };
     }
     // One that cannot be probed would prevent the others.
-    let mut links = vec![];
+    let mut good = vec![];
     for at in all {
         match attach_to(to, file, wanted, &[at], number) {
-            Ok(of_one) => links.extend(of_one),
-            Err(error) => refused.push((Arc::clone(&wanted.names[at]), format!("{error:#}"))),
+            Ok(_tried) => good.push(at),
+            Err(error) => {
+                outcome.may_pass |= may_pass(&error);
+                outcome.refused.push((Arc::clone(&wanted.names[at]), format!("{error:#}")));
+            }
         }
     }
-    (links, refused)
+    if good.is_empty() {
+        return outcome;
+    }
+    // Each link costs those that pass the file's probes: they are put again as few.
+    match attach_to(to, file, wanted, &good, number) {
+        Ok(links) => outcome.links = links,
+        Err(error) => {
+            outcome.may_pass |= may_pass(&error);
+            outcome.refused.extend(good.iter().map(|at| (Arc::clone(&wanted.names[*at]), format!("{error:#}"))));
+        }
+    }
+    outcome
 }
 
 /// Ends first, so that no call is seen to begin whose end is not seen.
