@@ -10,7 +10,7 @@ use query_planner::Plan;
 use crate::admission::Requester;
 
 /// Columns that show other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 27] = [
+const HIDDEN: [(&str, &str); 30] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -18,6 +18,7 @@ const HIDDEN: [(&str, &str); 27] = [
     ("processes", "user"),
     ("processes", "uid"),
     ("processes", "pod"),
+    ("processes", "tenant"),
     ("process_events", "comm"),
     ("offcpu", "next_comm"),
     ("offcpu", "next_pid"),
@@ -31,6 +32,8 @@ const HIDDEN: [(&str, &str); 27] = [
     ("request_stretches", "thread"),
     ("request_stretches", "taken_by_pid"),
     ("request_stretches", "taken_by"),
+    ("request_stretches", "taken_by_tenant"),
+    ("request_stretches", "tenant"),
     ("request_rollups", "route"),
     ("request_rollups", "tenant"),
     ("annotations", "uid"),
