@@ -78,7 +78,7 @@ pub async fn board(
     let window_ns = if span.window_ns > 0 { span.window_ns } else { WINDOW_NS };
     let (first, last) = (span.since_ns.div_euclid(window_ns), span.until_ns.saturating_sub(1).div_euclid(window_ns));
     if last < first {
-        return Err(AskError::Wrong("the span of the board is empty: its end has to lie after its beginning".into()));
+        return Err(AskError::wrong("the span of the board is empty: its end has to lie after its beginning"));
     }
     if last - first >= MOST_WINDOWS {
         let message = format!(
@@ -86,7 +86,7 @@ pub async fn board(
             last - first + 1,
             window_ns / 1_000_000
         );
-        return Err(AskError::Wrong(message));
+        return Err(AskError::wrong(message));
     }
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
@@ -110,8 +110,7 @@ pub async fn board(
         let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone(), MOST_CALLS).await?;
         // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
-        let failed = |message: String| AskError::Failed { message, coverage: None };
-        let mut found = found.map_err(|error| failed(error.to_string()))?;
+        let mut found = found.map_err(|error| AskError::failed(error.to_string()))?;
         // Where calls were missed, times between them say nothing; nor does the first after it.
         let is_whole = |window: i64| {
             let (begin_ns, end_ns) = (window.saturating_mul(window_ns), (window + 1).saturating_mul(window_ns));
@@ -123,7 +122,7 @@ pub async fn board(
         gathered.add(found, from..=to);
         gathered.coverage.also(coverage);
         if gathered.cells > MOST_CELLS {
-            return Err(AskError::Wrong(format!(
+            return Err(AskError::wrong(format!(
                 "{} ranks in {} windows: more than {MOST_CELLS} cells are not answered at once; take longer windows or a \
                  shorter span",
                 gathered.ranks.len(),

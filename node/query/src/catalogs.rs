@@ -14,13 +14,13 @@ use std::time::Instant;
 
 use gossip::Member;
 use mesh::Mesh;
+use model::failure::shown;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
 use parking_lot::Mutex;
 use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
-use crate::leaf::shown;
 use crate::way::Way;
 
 /// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
