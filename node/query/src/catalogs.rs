@@ -156,11 +156,10 @@ impl Catalogs {
                 (_, fault) => excluded.push(Excluded {
                     node: member.name.clone(),
                     table: None,
-                    why: way
-                        .unreadable(&member.name)
-                        .or(fault.map(Fault::why))
-                        .unwrap_or("failed: its tables are not known")
-                        .to_owned(),
+                    why: match way.unreadable(&member.name) {
+                        Some(why) => format!("failed: {why}"),
+                        None => fault.map_or("failed: its tables are not known", Fault::why).to_owned(),
+                    },
                 }),
             }
         }
