@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use digest::WINDOW_NS;
 use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
-use model::{AskedSpan, Coverage, StragglersQuestion};
+use model::{Coverage, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::AskError;
@@ -91,14 +91,8 @@ pub async fn board(
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
-    let question = StragglersQuestion {
-        span: AskedSpan::Now,
-        job: span.job.clone(),
-        comm: None,
-        timeout_ms: span.timeout_ms,
-        nodes: span.nodes.clone(),
-        labels: Vec::new(),
-    };
+    let question =
+        StragglersQuestion { job: span.job.clone(), nodes: span.nodes.clone(), ..StragglersQuestion::default() };
     let mut gathered = Gathered::new(window_ns);
     let stretch = (STRETCH_NS / window_ns).max(1);
     let mut from = first;

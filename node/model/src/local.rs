@@ -169,10 +169,11 @@ pub enum ExplainWhat {
 
 /// The time that a verdict is asked for, by the asked agent's clock. One that lasts to now has the calls
 /// that ranks are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskedSpan {
     /// What stands now, by the standing verdict where there can be one; of files, the time before
     /// their last call.
+    #[default]
     Now,
     /// So long up to now; of files, before their last call and up to their end.
     Last {
@@ -211,7 +212,7 @@ pub struct Mark {
 }
 
 /// What `rankmesh stragglers` asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StragglersQuestion {
     /// Which time.
     pub span: AskedSpan,
