@@ -5,6 +5,7 @@
 //! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is found: on the
 //! local socket, or from a certificate, by the agent.
 
+use model::{Failure, FailureKind};
 use query_planner::Plan;
 
 use crate::admission::Requester;
@@ -81,11 +82,11 @@ impl Access {
     ///
     /// # Errors
     /// Names the column that is not allowed.
-    pub fn allows(self, plan: &Plan) -> Result<(), String> {
+    pub fn allows(self, plan: &Plan) -> Result<(), Failure> {
         self.allow_reads(plan.fragments.iter().flat_map(|fragment| &fragment.reads))
     }
 
-    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
+    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), Failure> {
         let hidden: &[(&str, &str)] = match self {
             Self::Owner => return Ok(()),
             Self::Reader => &HIDDEN,
@@ -95,11 +96,12 @@ impl Access {
         for (table, columns) in reads {
             for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
                 if *column == "*" || columns.iter().any(|read| read.eq_ignore_ascii_case(column)) {
-                    return Err(format!(
-                        "not allowed: {hidden}.{column} tells on other users; {} may not ask for it (the agent's owner \
-                         and root may, or let readers with `rankmesh up --readers-see-processes`)",
-                        if self == Self::Reader { "readers" } else { "users" }
-                    ));
+                    let who = if self == Self::Reader { "readers" } else { "users" };
+                    let why = format!(
+                        "not allowed: {hidden}.{column} tells on other users; {who} may not ask for it (the agent's owner \
+                         and root may, or let readers with `rankmesh up --readers-see-processes`)"
+                    );
+                    return Err(Failure::new(FailureKind::Forbidden, why));
                 }
             }
         }
@@ -160,7 +162,7 @@ mod tests {
         for (table, column) in hidden {
             let reads = reads(table, &["pid", column]);
             let error = Access::Reader.allow_reads(reads.iter()).unwrap_err();
-            assert!(error.contains("not allowed") && error.contains(&table.to_lowercase()), "{error}");
+            assert!(error.kind == FailureKind::Forbidden && error.message.contains(&table.to_lowercase()), "{error}");
             Access::Owner.allow_reads(reads.iter()).unwrap();
         }
         for (table, column) in [("processes", "rank"), ("collectives", "pid"), ("offcpu", "duration_ns")] {
