@@ -44,7 +44,9 @@ impl fmt::Debug for Fingerprint {
 impl TryFrom<String> for Fingerprint {
     type Error = &'static str;
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        from_hex(&text).map(Self).ok_or("a fingerprint is 64 hexadecimal digits")
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| "a fingerprint is 64 hexadecimal digits")?;
+        Ok(Self(bytes))
     }
 }
 
@@ -71,19 +73,6 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
 /// Whether two hashes are equal, in a time that does not depend on where they differ.
 pub(crate) fn equal_in_constant_time(a: &[u8; 32], b: &[u8; 32]) -> bool {
     constant_time::verify_slices_are_equal(a, b).is_ok()
-}
-
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let (high, low) = (char::from(pair[0]).to_digit(16)?, char::from(pair[1]).to_digit(16)?);
-        *byte = u8::try_from(high * 16 + low).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -88,6 +88,24 @@ impl Attribution {
     }
 }
 
+/// Whose process it is ([`ProcessSeen::tenant`]), also of one that is not followed; none where it has ended.
+pub(crate) fn tenant(pid: u32) -> Option<String> {
+    let cgroups = procfs::read(pid, "cgroup").ok()?;
+    let cgroups = String::from_utf8_lossy(&cgroups);
+    let file = |name| procfs::read(pid, name).unwrap_or_default();
+    let environ = file("environ");
+    let mountinfo = String::from_utf8_lossy(&file("mountinfo")).into_owned();
+    let seen = ProcessSeen {
+        job_id: Attribution::from_environ(&environ).job_id,
+        container_id: container::id(&cgroups, &mountinfo, &environ),
+        pod: container::pod_uid(&cgroups),
+        cgroup_path: cgroup_path(&cgroups).to_owned(),
+        user: procfs::user_of(pid).map(user_name)?,
+        ..ProcessSeen::default()
+    };
+    Some(seen.tenant())
+}
+
 /// A process as first read.
 #[derive(Debug)]
 pub(crate) struct Process {

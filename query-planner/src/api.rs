@@ -132,9 +132,12 @@ pub enum NodeError {
     /// The task ran past its row or byte budget.
     #[error("over budget: {0}")]
     OverBudget(String),
-    /// The task was stopped (deadline, cancel).
+    /// The task was stopped (cancel, or it is only tried).
     #[error("stopped: {0}")]
     Stopped(String),
+    /// The deadline passed.
+    #[error("timeout: {0}")]
+    Timeout(String),
     /// A runtime error of the SQL itself (integer overflow, malformed JSON, …): the union database
     /// would raise it too.
     #[error("{0}")]
@@ -142,6 +145,9 @@ pub enum NodeError {
     /// The node could not do what was asked of it.
     #[error("failed: {0}")]
     Failed(String),
+    /// Too much is asked of the node at the moment.
+    #[error("refused: {0}")]
+    Busy(String),
 }
 
 /// The question was planned but could not be answered.

@@ -114,8 +114,8 @@ impl Fanout for &Local<'_> {
             (Ok(stats), None) => Ok(vec![(self.node.to_owned(), stats)]),
             (Err(NodeError::Sql(message)), None) => Err(RunError::Sql(message)),
             (Err(NodeError::OverBudget(message)), None) => Err(RunError::OverBudget(message)),
-            (Err(NodeError::Stopped(message)), None) => Err(RunError::Stopped(message)),
-            (Err(NodeError::Failed(message)), None) => Err(RunError::Internal(message)),
+            (Err(NodeError::Stopped(message) | NodeError::Timeout(message)), None) => Err(RunError::Stopped(message)),
+            (Err(NodeError::Failed(message) | NodeError::Busy(message)), None) => Err(RunError::Internal(message)),
         }
     }
 }

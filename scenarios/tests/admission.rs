@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use model::FailureKind;
 use query::ask::{self, AskError, QueryOutcome};
 use query_planner::Value;
 use scenarios::light::{LightCluster, eventually, question};
@@ -43,8 +44,11 @@ async fn a_crowd_is_answered_or_told_when_to_come_again() {
                 assert_eq!(answer.rows, [[Value::Integer(1_800), Value::Integer(3_600)]]);
                 answered += 1;
             }
-            Err(AskError::Failed { message, .. }) => {
-                assert!(message.starts_with("busy: ") && message.contains("; ask again in about "), "{message}");
+            Err(AskError::Failed { failure, .. }) => {
+                assert!(
+                    failure.kind == FailureKind::Busy && failure.message.contains("; ask again in about "),
+                    "{failure}"
+                );
                 refused += 1;
             }
             other => panic!("{other:?}"),

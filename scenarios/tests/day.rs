@@ -66,8 +66,8 @@ async fn rows(cluster: &Cluster, at: usize, sql: &str) -> Result<(Vec<Vec<Value>
     match cluster.ask_within(at, sql, PATIENCE).await {
         Ok(Answered::Answer { answer, coverage, .. }) => Ok((answer.rows, coverage)),
         Ok(Answered::Plan(plan)) => Err(format!("a plan: {plan}")),
-        Err(AskError::Failed { message, coverage }) => {
-            Err(format!("{message}: {:?}", coverage.map(|coverage| coverage.missing).unwrap_or_default()))
+        Err(AskError::Failed { failure, coverage }) => {
+            Err(format!("{failure}: {:?}", coverage.map(|coverage| coverage.missing).unwrap_or_default()))
         }
         Err(error) => Err(error.to_string()),
     }

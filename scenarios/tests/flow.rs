@@ -120,8 +120,11 @@ async fn a_node_that_breaks_off_after_rows_of_it_went_out_fails_the_question() {
     pieces.recv().await.expect("rows");
     cluster.kill(1).expect("a socket");
     while pieces.recv().await.is_some() {}
-    let Err(AskError::Failed { message, coverage }) = asking.await.expect("no panic") else { panic!("an answer") };
-    assert!(message.contains("n0001 broke off after") && message.contains("not an answer"), "{message}");
+    let Err(AskError::Failed { failure, coverage }) = asking.await.expect("no panic") else { panic!("an answer") };
+    assert!(
+        failure.message.contains("n0001 broke off after") && failure.message.contains("not an answer"),
+        "{failure}"
+    );
     assert_eq!(coverage.expect("coverage").missing[0].node, "n0001");
 }
 

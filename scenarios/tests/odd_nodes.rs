@@ -53,7 +53,7 @@ fn done() -> Response {
 type Oddity = (&'static str, fn(usize) -> Vec<u8>);
 
 fn sql_error(message: &str) -> Vec<u8> {
-    frames(&[Response::Failed(NodeError::Sql(message.to_owned()))])
+    frames(&[Response::Failed(NodeError::Sql(message.to_owned()).into())])
 }
 
 fn oddities() -> Vec<Oddity> {
@@ -72,11 +72,7 @@ fn oddities() -> Vec<Oddity> {
         }),
         ("columns instead of", |width| frames(&[batch(0, 1, vec![vec![Value::Integer(1)]; width + 1]), done()])),
         ("columns instead of", |_| frames(&[batch(0, 1, Vec::new()), done()])),
-        ("no such function", |_| sql_error("no such function: mesh_of_tomorrow")),
-        ("no such column", |_| sql_error("no such column: t.v")),
-        ("damaged", |_| sql_error("segment 7 of t is damaged (checksum): its rows cannot be read")),
-        ("malformed", |_| sql_error("database disk image is malformed")),
-        ("disk I/O", |_| frames(&[Response::Failed(NodeError::Failed("disk I/O error".to_owned()))])),
+        ("disk I/O", |_| frames(&[Response::failed("disk I/O error")])),
         ("refused", |_| frames(&[Response::Unsupported("the frame has version 2, this build reads 1".to_owned())])),
         ("version", |_| {
             let mut newer = frames(&[done()]);
@@ -87,7 +83,7 @@ fn oddities() -> Vec<Oddity> {
         ("unexpected kind", |_| frames(&[Response::OpenCalls(Vec::new())])),
         ("broke off", |width| frames(&[batch(0, 0, vec![Vec::new(); width])])),
         ("inside a frame", |_| frames(&[done()])[..6].to_vec()),
-        ("x x x x", |_| sql_error(&format!("no such thing: {}", "x\n".repeat(1 << 20)))),
+        ("x x x x", |_| frames(&[Response::failed("x\n".repeat(1 << 20))])),
     ]
 }
 
@@ -172,7 +168,7 @@ async fn a_node_that_fails_the_second_round_only_is_named_as_well() {
         .add_scripted("odd", |request| match request {
             Request::RoundTask { snapshot, .. } if !snapshot.of_earlier => frames(&[done()]),
             Request::Release(_) | Request::ReleaseBelow { .. } => frames(&[done()]),
-            _ => sql_error("no such function: mesh_of_tomorrow"),
+            _ => frames(&[Response::failed("no such function: mesh_of_tomorrow")]),
         })
         .expect("a port");
     cluster.introduce(0);
@@ -200,7 +196,7 @@ async fn leaves_that_an_aggregator_names_wrongly_are_asked_directly() {
                         let named = named.iter().map(|leaf| (*leaf, NodeStats::default())).collect();
                         frames(&[Response::Combined(named), done()])
                     }
-                    _ => sql_error("no such function: mesh_of_tomorrow"),
+                    _ => frames(&[Response::failed("no such function: mesh_of_tomorrow")]),
                 })
             })
             .into_iter()
@@ -272,7 +268,7 @@ async fn what_one_sqlite_would_say_of_the_union_fails_the_question() {
             ("SELECT length(zeroblob(v + 100000000)) FROM t WHERE v >= 0", "too big"),
         ] {
             match cluster.ask(0, sql, PATIENCE).await {
-                Err(AskError::Failed { message, .. }) => assert!(message.contains(what), "{sql}: {message}"),
+                Err(AskError::Failed { failure, .. }) => assert!(failure.message.contains(what), "{sql}: {failure}"),
                 other => panic!("{sql}: {other:?}"),
             }
         }
@@ -304,7 +300,7 @@ async fn an_sql_error_names_its_node() {
     let _odd = cluster.add_scripted("odd", move |_| sql_error("integer overflow")).expect("a port");
     cluster.introduce(0);
     match cluster.ask(0, SUMS, PATIENCE).await {
-        Err(AskError::Failed { message, .. }) => assert_eq!(message, "integer overflow (on odd)"),
+        Err(AskError::Failed { failure, .. }) => assert_eq!(failure.message, "integer overflow (on odd)"),
         other => panic!("{other:?}"),
     }
 }

@@ -65,15 +65,12 @@ mod as_sealed {
         if !to.is_human_readable() {
             return said.serialize(to);
         }
-        said.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")).serialize(to)
+        hex::encode(said).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Card, D::Error> {
         let said = if from.is_human_readable() {
-            let text = String::deserialize(from)?;
-            let digits =
-                text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-            digits.collect::<Option<Vec<u8>>>().ok_or_else(|| D::Error::custom("not in hexadecimal"))?
+            hex::decode(String::deserialize(from)?).map_err(D::Error::custom)?
         } else {
             Vec::deserialize(from)?
         };

@@ -36,6 +36,8 @@ pub(crate) enum Which {
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) report: Arc<Report>,
+    /// [`Report::saying`].
+    pub(crate) saying: u64,
     pub(crate) author: u64,
     pub(crate) beat: u32,
     /// When it came, and with which beat.
@@ -293,6 +295,12 @@ impl Cell {
             let (generation, serial) = kept.report.age();
             mix(mix(mix(stamp ^ kept.author) ^ generation) ^ serial)
         })
+    }
+
+    /// A number for what these of its reports say.
+    pub(crate) fn saying(&self, which: Which) -> u64 {
+        let these = self.reports.iter().filter(|kept| self.is_among(which, kept));
+        these.fold(1, |stamp, kept| mix(stamp ^ kept.saying))
     }
 
     pub(crate) fn is_among(&self, which: Which, kept: &Kept) -> bool {

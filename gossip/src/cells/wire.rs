@@ -20,6 +20,8 @@ pub(crate) struct Beat {
     pub(crate) cell: CellId,
     /// Of the reports that are known: who made them, and their numbers.
     pub(crate) stamp: u64,
+    /// Of what these say: a member does not need a report that its author has only made anew.
+    pub(crate) saying: u64,
     /// Of each of these reports how often its author has said since that it stands; in the order of
     /// the authors' hashes.
     pub(crate) beats: Vec<u32>,

@@ -141,6 +141,9 @@ pub(crate) struct Node {
     ahead: u64,
 }
 
+/// Cells that a node may go to in one life: each is a generation of its card.
+const MOVES: u64 = 1_000;
+
 pub(crate) struct Sim {
     pub(crate) now: u64,
     pub(crate) nodes: Vec<Node>,
@@ -247,7 +250,7 @@ impl Sim {
         let node = &mut self.nodes[at];
         node.generation += 1;
         // Each cell that it comes to is a further life of its own.
-        let mut cfg = CellsConfig::new(&node.name, &node.rack, node.generation * 1_000, node.address);
+        let mut cfg = CellsConfig::new(&node.name, &node.rack, node.generation * MOVES, node.address);
         cfg.most = self.most;
         cfg.seed = seed;
         cfg.seeds = seeds.iter().map(|seed| address(*seed)).filter(|seed| *seed != node.address).collect();
@@ -610,6 +613,22 @@ impl Sim {
     }
 
     /// Runs until `good` of all these nodes, looking once in `step`; how long that took.
+    /// How many that run and are reached `at` does not ask: whom it does not list, or lists as dead or by a
+    /// former life. (Who is listed in the cell that it has just left, or as `heard`, is asked where it is.)
+    pub(crate) fn not_asked(&self, at: usize) -> usize {
+        let node = &self.nodes[at];
+        let Some(cells) = &node.cells else { return 0 };
+        let people = cells.people(Duration::from_micros(self.now + node.ahead));
+        let asked: HashMap<&str, u64> = people
+            .iter()
+            .filter(|person| person.state != MemberState::Dead)
+            .map(|person| (person.card().name.as_str(), person.card().generation / MOVES))
+            .collect();
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, there)| there);
+        let reached = others.filter(|there| there.cells.is_some() && (!self.is_cut() || there.side == node.side));
+        reached.filter(|there| asked.get(there.name.as_str()) != Some(&there.generation)).count()
+    }
+
     pub(crate) fn until(
         &mut self,
         watched: &[usize],

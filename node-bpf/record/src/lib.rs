@@ -14,6 +14,7 @@
 //!   any of them.
 //! - `host`: signals and samples of the host.
 //! - `requests`: requests that servers answer, and sums of them.
+//! - `tenant`: whose a process is.
 //! - `walks`: requests to threads for their stacks, and the answers.
 
 mod activity;
@@ -25,6 +26,7 @@ mod printable;
 mod requests;
 mod steady;
 pub mod tables;
+mod tenant;
 pub mod units;
 mod walks;
 
@@ -42,4 +44,5 @@ pub use steady::{
     wall_offset_ns,
 };
 pub use tables::tables_of_probe;
+pub use tenant::KERNEL;
 pub use walks::{StackCopy, ThreadWalk, WalkRequest, WalkedFrame};

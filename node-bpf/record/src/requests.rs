@@ -114,6 +114,12 @@ pub struct RequestStretch {
     pub taken_by_pid: Option<u32>,
     /// Its name.
     pub taken_by: Option<String>,
+    /// Whose it is, as [`ProcessSeen::tenant`](crate::ProcessSeen::tenant) says; "kernel" of the kernel's threads.
+    pub taken_by_tenant: Option<String>,
+    /// Whose server it is.
+    pub tenant: Arc<str>,
+    /// How many requests like it the request stands for.
+    pub stands_for: u32,
     /// cgroup v2 id of the server.
     pub cgroup_id: u64,
 }

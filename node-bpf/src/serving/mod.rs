@@ -46,7 +46,7 @@ use find::{Finder, Found};
 use http2::Call;
 use programs::Programs;
 use rows::Names;
-use service::{service_name, tenant_of};
+use service::service_name;
 use streams::LostPositions;
 use sums::Sums;
 use tick::Tick;
@@ -325,7 +325,7 @@ impl Recorder {
             );
             (self.sink)(Record::Process(process.seen.clone()));
             (self.on_server)(server.pid);
-            let tenant = tenant_of(&process.seen).into();
+            let tenant = process.seen.tenant().into();
             self.servers.insert(server.pid, Server { service, by_port, tenant, opaque: HashSet::new() });
         }
         self.forget_servers(&pids);

@@ -2,14 +2,15 @@
 //! processes and threads. Does not own how the path is found (`path`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use record::{RequestSeen, RequestStretch};
+use record::{KERNEL, RequestSeen, RequestStretch};
 
 use super::path::{Place, Step, Thread, What, walk};
 use super::switches::Switches;
 use super::wire::RawRequest;
-use crate::procfs;
+use crate::{process, procfs};
 
 /// Rows of a request; what is in none of its longest is one row more.
 const MOST_ROWS: usize = 32;
@@ -60,6 +61,8 @@ pub(super) fn told(
         connection: seen.connection,
         number: seen.number,
         pid: seen.of.pid,
+        tenant: Arc::clone(&seen.of.tenant),
+        stands_for: seen.stands_for,
         cgroup_id: seen.of.cgroup_id,
         ..RequestStretch::default()
     };
@@ -139,6 +142,7 @@ fn named(step: &Step, like: &RequestStretch, names: &mut Names) -> RequestStretc
     if let What::Ready { taken_by: Some((pid, user, name)) } = &step.what {
         row.taken_by_pid = Some(*pid);
         row.taken_by = Some(names.of_taker(*user, name));
+        row.taken_by_tenant = names.tenant_of_taker(*pid, *user);
     }
     if let Some(thread) = step.thread {
         let process = names.of_process(thread.pid, &thread.comm);
@@ -160,36 +164,61 @@ pub(super) struct Names {
     /// Whose processes alone are recorded.
     only_user: Option<u32>,
     of: HashMap<u32, (Instant, Option<String>)>,
+    /// Whose processes are that took a CPU; none of one that has ended.
+    tenants: HashMap<u32, (Instant, Option<String>)>,
 }
 
 impl Names {
     pub(super) fn new(only_user: Option<u32>) -> Self {
-        Self { only_user, of: HashMap::new() }
+        Self { only_user, of: HashMap::new(), tenants: HashMap::new() }
+    }
+
+    fn is_hidden(&self, user: u32) -> bool {
+        self.only_user.is_some_and(|only| user != only && user != NOBODY)
     }
 
     fn of_taker(&self, user: u32, name: &[u8; 16]) -> String {
-        let others = self.only_user.is_some_and(|only| user != only && user != NOBODY);
-        if others { ANOTHER.to_owned() } else { comm(name) }
+        if self.is_hidden(user) { ANOTHER.to_owned() } else { comm(name) }
+    }
+
+    /// Whose process it is; none where it has ended, or is shown to nobody.
+    fn tenant_of_taker(&mut self, pid: u32, user: u32) -> Option<String> {
+        if user == NOBODY {
+            return Some(KERNEL.to_owned());
+        }
+        if self.is_hidden(user) {
+            return None;
+        }
+        known(&mut self.tenants, pid, || process::tenant(pid))
     }
 
     /// A process's program; of one that has ended its thread's name.
     fn of_process(&mut self, pid: u32, thread: &[u8; 16]) -> String {
-        let now = Instant::now();
-        if self.of.len() >= MOST_NAMES {
-            self.of.clear();
-        }
-        let known = self.of.get(&pid).filter(|(at, _)| now.duration_since(*at) < NAMED_FOR);
-        let name = match known {
-            Some((_, name)) => name.clone(),
-            None => {
-                let others = self.only_user.is_some_and(|user| !procfs::is_all_of_user(pid, user));
-                let name = if others { Some(ANOTHER.to_owned()) } else { program_of(pid) };
-                self.of.insert(pid, (now, name.clone()));
-                name
-            }
-        };
+        let only_user = self.only_user;
+        let name = known(&mut self.of, pid, || {
+            let others = only_user.is_some_and(|user| !procfs::is_all_of_user(pid, user));
+            if others { Some(ANOTHER.to_owned()) } else { program_of(pid) }
+        });
         name.unwrap_or_else(|| comm(thread))
     }
+}
+
+/// What is known of a process, asked for anew where that was long ago.
+fn known(
+    of: &mut HashMap<u32, (Instant, Option<String>)>,
+    pid: u32,
+    ask: impl FnOnce() -> Option<String>,
+) -> Option<String> {
+    let now = Instant::now();
+    if let Some((_, known)) = of.get(&pid).filter(|(at, _)| now.duration_since(*at) < NAMED_FOR) {
+        return known.clone();
+    }
+    if of.len() >= MOST_NAMES {
+        of.clear();
+    }
+    let told = ask();
+    of.insert(pid, (now, told.clone()));
+    told
 }
 
 fn program_of(pid: u32) -> Option<String> {

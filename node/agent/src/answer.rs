@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use model::{LocalRequest, LocalResponse};
+use model::{Failure, FailureKind, LocalRequest, LocalResponse};
 use query::access::Caller;
 use query::ask::{self, AskError, QueryOutcome, Question, RowChunk};
 use query_planner::{ColumnMeta, Value};
@@ -62,7 +62,7 @@ pub(super) async fn answer(
         LocalRequest::Tables => {
             let deadline = Instant::now() + FOR_TABLES;
             let tables = query::tables::tables(&shared.coordinator, deadline).await;
-            let tables = tables.map_err(|message| AskError::Failed { message, coverage: None });
+            let tables = tables.map_err(AskError::failed);
             report(shared, asking("tables"), tables, to).await?;
         }
         LocalRequest::Stacks(question) => {
@@ -99,8 +99,9 @@ pub(super) async fn answer(
             report(shared, asking, answer, to).await?;
         }
         LocalRequest::OnBehalf(_) => {
-            let wrong = "not allowed: only a front end on this host asks for others, and says so once".to_owned();
-            report(shared, asking("connect"), Err::<(), _>(AskError::Wrong(wrong)), to).await?;
+            let wrong = "not allowed: only a front end on this host asks for others, and says so once";
+            let wrong = Failure::new(FailureKind::Forbidden, wrong);
+            report(shared, asking("connect"), Err::<(), _>(AskError::wrong(wrong)), to).await?;
         }
     }
     Ok(())
@@ -185,7 +186,7 @@ async fn give(
                 more >> 20,
                 LARGEST_ROW >> 20
             );
-            to.send(LocalResponse::Failed { message: message.clone(), coverage: None }).await?;
+            to.send(LocalResponse::failed(message.clone())).await?;
             bail!(message);
         }
         bytes += more;
@@ -200,9 +201,9 @@ async fn give(
 
 fn failure(error: AskError) -> (LocalResponse, Outcome) {
     match error {
-        AskError::Wrong(message) => (LocalResponse::Wrong(message.clone()), Outcome::Refused(message)),
-        AskError::Failed { message, coverage } => {
-            (LocalResponse::Failed { message: message.clone(), coverage }, Outcome::Failed(message))
+        AskError::Wrong(failure) => (LocalResponse::Wrong(failure.clone()), Outcome::Refused(failure.message)),
+        AskError::Failed { failure, coverage } => {
+            (LocalResponse::Failed { failure: failure.clone(), coverage }, Outcome::Failed(failure.message))
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use model::{Coverage, StragglersQuestion};
+use model::{Coverage, Failure, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::{self, QueryOutcome, Question};
@@ -42,21 +42,21 @@ impl Asking<'_> {
 
     /// The rows of these nodes, of all where there are none, with what is missing from them; or why
     /// there are none.
-    pub(super) async fn rows(&self, sql: String, nodes: &[String]) -> Result<Rows, String> {
+    pub(super) async fn rows(&self, sql: String, nodes: &[String]) -> Result<Rows, Failure> {
         self.answer(self.query(sql, nodes, &[])).await
     }
 
     /// The rows of these nodes; or why there are none, or not all.
-    pub(super) async fn all_rows(&self, sql: String, nodes: &[String]) -> Result<Vec<Vec<Value>>, String> {
+    pub(super) async fn all_rows(&self, sql: String, nodes: &[String]) -> Result<Vec<Vec<Value>>, Failure> {
         let (rows, coverage) = self.covered(self.query(sql, nodes, &[])).await?;
         match coverage.missing.first() {
             None => Ok(rows),
-            Some(gone) => Err(format!("{} did not answer: {}", gone.node, gone.reason)),
+            Some(gone) => Err(format!("{} did not answer: {}", gone.node, gone.reason).into()),
         }
     }
 
     /// The same of the nodes that a question chooses.
-    pub(super) async fn rows_for(&self, question: &StragglersQuestion, sql: String) -> Result<Rows, String> {
+    pub(super) async fn rows_for(&self, question: &StragglersQuestion, sql: String) -> Result<Rows, Failure> {
         self.answer(self.query(sql, &question.nodes, &question.labels)).await
     }
 
@@ -68,18 +68,18 @@ impl Asking<'_> {
         }
     }
 
-    async fn answer(&self, question: Question) -> Result<Rows, String> {
+    async fn answer(&self, question: Question) -> Result<Rows, Failure> {
         let (rows, coverage) = self.covered(question).await?;
         let missing = coverage.missing.iter().map(|gone| format!("{} did not answer: {}", gone.node, gone.reason));
         Ok((rows, missing.chain(coverage.notes.iter().cloned()).collect()))
     }
 
     /// The rows of an answer, with its coverage; or why there is none.
-    async fn covered(&self, question: Question) -> Result<(Vec<Vec<Value>>, Coverage), String> {
+    async fn covered(&self, question: Question) -> Result<(Vec<Vec<Value>>, Coverage), Failure> {
         match ask::ask_as(self.coordinator, question, self.caller, self.cancelled.clone()).await {
             Ok(QueryOutcome::Answer { answer, coverage, .. }) => Ok((answer.rows, coverage)),
-            Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".to_owned()),
-            Err(error) => Err(error.to_string()),
+            Ok(QueryOutcome::Plan(_)) => Err("the planner gave no answer".into()),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -33,14 +33,16 @@ pub(super) async fn answer(
     standing::hear(shared).await;
     let mut all = shared.standing.all();
     all.retain(|current| question.job.as_ref().is_none_or(|job| current.name.is(job)));
-    let failed = |message: String| AskError::Failed { message, coverage: None };
     let Some(current) = all.first() else {
         let of = question.job.as_ref().map_or_else(String::new, |job| format!(" on job {job}"));
-        return Err(failed(format!(
+        return Err(AskError::failed(format!(
             "no verdict stands{of}, so no judge keeps what its ranks do; the stores may have it"
         )));
     };
     standing::page_of(shared, current, &question, deadline).await.map_err(|why| {
-        failed(format!("no judge of {} gave what its ranks did ({why}); the stores may have it", current.name))
+        AskError::failed(format!(
+            "no judge of {} gave what its ranks did ({why}); the stores may have it",
+            current.name
+        ))
     })
 }

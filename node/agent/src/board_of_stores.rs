@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use digest::WINDOW_NS;
 use model::board::{BOARD_VERSION, Board, BoardQuestion, BoardRank, BoardWindow, Time};
-use model::{AskedSpan, Coverage, StragglersQuestion};
+use model::{Coverage, StragglersQuestion};
 use query::Coordinator;
 use query::access::Caller;
 use query::ask::AskError;
@@ -78,7 +78,7 @@ pub async fn board(
     let window_ns = if span.window_ns > 0 { span.window_ns } else { WINDOW_NS };
     let (first, last) = (span.since_ns.div_euclid(window_ns), span.until_ns.saturating_sub(1).div_euclid(window_ns));
     if last < first {
-        return Err(AskError::Wrong("the span of the board is empty: its end has to lie after its beginning".into()));
+        return Err(AskError::wrong("the span of the board is empty: its end has to lie after its beginning"));
     }
     if last - first >= MOST_WINDOWS {
         let message = format!(
@@ -86,19 +86,13 @@ pub async fn board(
             last - first + 1,
             window_ns / 1_000_000
         );
-        return Err(AskError::Wrong(message));
+        return Err(AskError::wrong(message));
     }
     let deadline = Instant::now() + Duration::from_millis(span.timeout_ms);
     let asking = Asking { coordinator, caller, deadline, cancelled };
     let clocks = clocks(coordinator, Some((span.since_ns, span.until_ns)), deadline).await;
-    let question = StragglersQuestion {
-        span: AskedSpan::Now,
-        job: span.job.clone(),
-        comm: None,
-        timeout_ms: span.timeout_ms,
-        nodes: span.nodes.clone(),
-        labels: Vec::new(),
-    };
+    let question =
+        StragglersQuestion { job: span.job.clone(), nodes: span.nodes.clone(), ..StragglersQuestion::default() };
     let mut gathered = Gathered::new(window_ns);
     let stretch = (STRETCH_NS / window_ns).max(1);
     let mut from = first;
@@ -110,8 +104,7 @@ pub async fn board(
         let (input, coverage) = calls_of(asking, &question, &asked, clocks.clone(), MOST_CALLS).await?;
         // Computed on a blocking thread.
         let found = tokio::task::spawn_blocking(move || rank_windows(input, window_ns)).await;
-        let failed = |message: String| AskError::Failed { message, coverage: None };
-        let mut found = found.map_err(|error| failed(error.to_string()))?;
+        let mut found = found.map_err(|error| AskError::failed(error.to_string()))?;
         // Where calls were missed, times between them say nothing; nor does the first after it.
         let is_whole = |window: i64| {
             let (begin_ns, end_ns) = (window.saturating_mul(window_ns), (window + 1).saturating_mul(window_ns));
@@ -123,7 +116,7 @@ pub async fn board(
         gathered.add(found, from..=to);
         gathered.coverage.also(coverage);
         if gathered.cells > MOST_CELLS {
-            return Err(AskError::Wrong(format!(
+            return Err(AskError::wrong(format!(
                 "{} ranks in {} windows: more than {MOST_CELLS} cells are not answered at once; take longer windows or a \
                  shorter span",
                 gathered.ranks.len(),

@@ -9,6 +9,7 @@ use futures::stream::FuturesUnordered;
 use gossip::Member;
 use model::health::{Health, Reached};
 use model::wire::{Request, Response};
+use model::{Failure, FailureKind};
 use record::unix_now_ns;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -45,8 +46,11 @@ struct Examined {
     health: Option<Health>,
     /// The node by way of which it was asked, where it did not answer this node.
     by_way_of: Option<String>,
-    /// Why it did not answer this node.
+    /// Why it did not answer this node,
     error: Option<String>,
+    /// and of what kind that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<FailureKind>,
 }
 
 /// Names that a node is asked to reach, at most: more than a mesh has.
@@ -89,13 +93,18 @@ fn unix_ns(time: SystemTime) -> i64 {
 }
 
 async fn reached(shared: &Shared, name: &str, member: Option<&Member>, deadline: Instant) -> Reached {
-    let failed = |address, error: String| Reached { node: name.to_owned(), address, way: None, error: Some(error) };
-    let Some(member) = member else { return failed(None, "not known here: gossip has not brought it".to_owned()) };
-    let Ok(node) = name.parse() else { return failed(Some(member.address), "its name is no node name".to_owned()) };
-    match shared.mesh.reach(&node, member.address, deadline).await {
-        Ok(way) => Reached { node: name.to_owned(), address: Some(member.address), way: Some(way), error: None },
-        Err(error) => failed(Some(member.address), error.to_string()),
-    }
+    let reached = async {
+        let not_known = || Failure::new(FailureKind::NotKnown, "not known here: gossip has not brought it");
+        let address = member.ok_or_else(not_known)?.address;
+        let node = name.parse().map_err(|_| "its name is no node name")?;
+        Ok::<_, Failure>(shared.mesh.reach(&node, address, deadline).await?)
+    };
+    let (way, failure) = match reached.await {
+        Ok(way) => (Some(way), None),
+        Err(failure) => (None, Some(failure)),
+    };
+    let (error, kind) = failure.map(|failure| (failure.message, failure.kind)).unzip();
+    Reached { node: name.to_owned(), address: member.map(|member| member.address), way, error, kind }
 }
 
 /// Answers another node: `of` are those whose health it wants by way of this one; if empty, this
@@ -119,7 +128,7 @@ pub(super) async fn answer(shared: &Shared, reach: &[String], of: &[String], dea
 fn encoded(healths: &[Health]) -> Response {
     match serde_json::to_vec(healths) {
         Ok(json) => Response::Health(json),
-        Err(error) => Response::Failed(query_planner::NodeError::Failed(error.to_string())),
+        Err(error) => Response::failed(error),
     }
 }
 
@@ -128,9 +137,9 @@ async fn ask(
     member: &Member,
     reach: Vec<String>,
     deadline: Instant,
-) -> (String, Result<Health, String>) {
+) -> (String, Result<Health, Failure>) {
     let answer = put(shared, member, reach, vec![], deadline).await;
-    let health = answer.and_then(|healths| healths.into_iter().next().ok_or_else(|| "an empty answer".to_owned()));
+    let health = answer.and_then(|healths| healths.into_iter().next().ok_or_else(|| "an empty answer".into()));
     // It speaks for itself only.
     (member.name.clone(), health.map(|health| Health { node: member.name.clone(), ..health }))
 }
@@ -141,16 +150,20 @@ async fn put(
     reach: Vec<String>,
     of: Vec<String>,
     deadline: Instant,
-) -> Result<Vec<Health>, String> {
-    let node = member.name.parse().map_err(|_| "its name is no node name".to_owned())?;
+) -> Result<Vec<Health>, Failure> {
+    let node = member.name.parse().map_err(|_| "its name is no node name")?;
     let left = deadline.saturating_duration_since(Instant::now());
     let request = Request::Health { deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX), reach, of };
-    let mut stream = shared.mesh.ask(&node, member.address, request, deadline).await.map_err(|e| e.to_string())?;
-    match stream.next().await.map_err(|error| error.to_string())? {
-        Some(Response::Health(json)) => serde_json::from_slice(&json).map_err(|error| format!("its answer: {error}")),
-        Some(Response::Unsupported(_)) => Err("an older release: it does not know this question".to_owned()),
-        Some(other) => Err(other.summary()),
-        None => Err("no answer".to_owned()),
+    let mut stream = shared.mesh.ask(&node, member.address, request, deadline).await?;
+    match stream.next().await? {
+        Some(Response::Health(json)) => {
+            Ok(serde_json::from_slice(&json).map_err(|error| format!("its answer: {error}"))?)
+        }
+        Some(Response::Unsupported(_)) => {
+            Err(Failure::new(FailureKind::OtherRelease, "an older release: it does not know this question"))
+        }
+        Some(other) => Err(other.summary().into()),
+        None => Err("no answer".into()),
     }
 }
 
@@ -175,17 +188,18 @@ pub(super) async fn examine(shared: &Shared) -> Examination {
     // This node tries all of them: it asks them anyway.
     let (mut own, answers) =
         tokio::join!(own(shared, &names, deadline), asked.collect::<FuturesUnordered<_>>().collect::<Vec<_>>());
-    let mut answers: BTreeMap<String, Result<Health, String>> = answers.into_iter().collect();
+    let mut answers: BTreeMap<String, Result<Health, Failure>> = answers.into_iter().collect();
     let roundabout = by_way_of_others(shared, &members, &names, &answers).await;
     // Nodes that tried to call back have done so by now.
     own.callers = shared.mesh.callers();
     answers.insert(own.node.clone(), Ok(own.clone()));
     let members = members.into_iter().map(|member| {
-        let (health, error) = match answers.remove(&member.name) {
+        let (health, failure) = match answers.remove(&member.name) {
             Some(Ok(health)) => (Some(health), None),
-            Some(Err(error)) => (None, Some(error)),
+            Some(Err(failure)) => (None, Some(failure)),
             None => (None, None),
         };
+        let (error, kind) = failure.map(|failure| (failure.message, failure.kind)).unzip();
         let (health, by_way_of) = match (health, roundabout.get(&member.name)) {
             (None, Some((by, health))) => (Some(health.clone()), Some(by.clone())),
             (health, _) => (health, None),
@@ -197,6 +211,7 @@ pub(super) async fn examine(shared: &Shared) -> Examination {
             health,
             by_way_of,
             error,
+            kind,
             name: member.name,
         }
     });
@@ -210,7 +225,7 @@ async fn by_way_of_others(
     shared: &Shared,
     members: &[Member],
     names: &[String],
-    answers: &BTreeMap<String, Result<Health, String>>,
+    answers: &BTreeMap<String, Result<Health, Failure>>,
 ) -> BTreeMap<String, (String, Health)> {
     let mut through: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (missing, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {

@@ -64,6 +64,7 @@ mod trust;
 mod watch;
 
 pub use config::{AgentConfig, CaptureChoice, SourceConfig};
+pub use recording::RecordingState;
 
 /// Questions of other nodes that run at once on this host.
 const CONCURRENT_QUESTIONS: usize = 4;

@@ -13,7 +13,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use model::frame::{self, FrameReader};
 use model::limit::{ConcurrencyLimit, Slot};
-use model::{LocalRequest, LocalResponse, OnBehalf};
+use model::{Failure, FailureKind, LocalRequest, LocalResponse, OnBehalf};
 use query::access::{Access, Caller};
 use query_planner::memory::Account;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -129,16 +129,20 @@ async fn one_client(
 ) -> anyhow::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let refusal = match client.access {
-        None => Some(format!(
-            "not allowed: this agent serves its own user and root, not uid {}; its owner can let you ask with `rankmesh up \
-             --allow-user` or `--allow-group`, or everybody about her own processes with `--users-see-own`",
-            client.uid
-        )),
-        Some(_) => slot.as_ref().err().cloned(),
+        None => {
+            let why = format!(
+                "not allowed: this agent serves its own user and root, not uid {}; its owner can let you ask with \
+                 `rankmesh up --allow-user` or `--allow-group`, or everybody about her own processes with \
+                 `--users-see-own`",
+                client.uid
+            );
+            Some(Failure::new(FailureKind::Forbidden, why))
+        }
+        Some(_) => slot.as_ref().err().cloned().map(Failure::from),
     };
-    if let Some(message) = refusal {
-        shared.auditor.done(client.asking("connect"), Outcome::Refused(message.clone()));
-        writer.send(LocalResponse::Failed { message, coverage: None }).await?;
+    if let Some(refusal) = refusal {
+        shared.auditor.done(client.asking("connect"), Outcome::Refused(refusal.message.clone()));
+        writer.send(LocalResponse::failed(refusal)).await?;
         return Ok(());
     }
     let account = Account::new(REQUEST_MEMORY_BYTES);
@@ -147,8 +151,8 @@ async fn one_client(
     let mut behalf = None;
     if let LocalRequest::OnBehalf(of) = request {
         if !of.is_plain() {
-            let message = "the name of a request or of its client holds what it may not".to_owned();
-            writer.send(LocalResponse::Wrong(message)).await?;
+            let message = "the name of a request or of its client holds what it may not";
+            writer.send(LocalResponse::Wrong(message.into())).await?;
             return Ok(());
         }
         behalf = Some(of);

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use model::Mark;
+use model::{Failure, FailureKind, Mark};
 use parking_lot::Mutex;
 use query::access::{Access, Caller};
 use query::ask::AskError;
@@ -61,19 +61,20 @@ impl Marks {
 /// Stores a note of `uid` (none: of a person who came over the mesh).
 pub(super) fn mark(shared: &Shared, mark: &Mark, caller: &Caller, uid: Option<u32>) -> Result<Marked, AskError> {
     if caller.access == Access::Reader {
-        return Err(AskError::Wrong(
+        return Err(AskError::wrong(Failure::new(
+            FailureKind::Forbidden,
             "not allowed: readers may ask, but not note (the agent's owner and root may, and users with `rankmesh up \
-             --users-see-own`)"
-                .into(),
-        ));
+             --users-see-own`)",
+        )));
     }
-    check(mark).map_err(AskError::Wrong)?;
-    let failed = |message: &str| AskError::Failed { message: message.to_owned(), coverage: None };
+    check(mark).map_err(AskError::wrong)?;
     let Source::Store(store) = shared.source.as_ref() else {
-        return Err(failed("this agent serves a file and keeps no notes"));
+        return Err(AskError::failed("this agent serves a file and keeps no notes"));
     };
     if !shared.marks.take(uid, Instant::now()) {
-        return Err(failed(&format!("too many notes: {PER_SECOND} a second are kept of each user, {BURST} at once")));
+        return Err(AskError::failed(format!(
+            "too many notes: {PER_SECOND} a second are kept of each user, {BURST} at once"
+        )));
     }
     let attributes: serde_json::Map<String, serde_json::Value> =
         mark.attributes.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();

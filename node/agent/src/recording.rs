@@ -14,6 +14,7 @@ use node_bpf::{
     Sampler, SamplerConfig, SelfStat, Serving, ServingConfig, ServingStatus, Watch,
 };
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use store::{Ingest, Source};
 
 use super::config::{AgentConfig, CaptureChoice};
@@ -45,14 +46,38 @@ impl RankProcess {
     }
 }
 
+/// How this host is recorded.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum RecordingState {
+    /// By eBPF.
+    On,
+    /// Not, and it was not asked for.
+    Off,
+    /// By the MPI shim and the NCCL plugin only, since eBPF failed for this reason.
+    Shim(String),
+    /// Not, for this reason.
+    Failed(String),
+}
+
+impl std::fmt::Display for RecordingState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::On => f.write_str("on"),
+            Self::Off => f.write_str("off"),
+            Self::Shim(why) => write!(f, "MPI shim and NCCL plugin only: {why}"),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}
+
 /// The state of recording on this host.
 #[derive(Debug)]
 pub struct Recording {
     running: Mutex<Option<Capture>>,
     /// Samples of the host, also where capture cannot be had.
     sampler: Mutex<Option<Sampler>>,
-    /// "on", "off", or "failed: why".
-    pub state: String,
+    /// How it is recorded.
+    pub state: RecordingState,
     /// The ranks' processes that were seen, by pid.
     ranks: Arc<Mutex<BTreeMap<u32, RankProcess>>>,
     /// The calls on their way into digests.
@@ -79,7 +104,7 @@ impl Recording {
         Self {
             running: Mutex::default(),
             sampler: Mutex::default(),
-            state: "off".into(),
+            state: RecordingState::Off,
             ranks: Arc::default(),
             feed: Arc::default(),
             scope: None,
@@ -99,14 +124,14 @@ impl Recording {
     /// A cgroup was named that does not exist (recording everything instead would be wrong), or a
     /// function or point that cannot be probed.
     pub fn start(config: &AgentConfig, source: &Arc<Source>, unwritable: Option<String>) -> anyhow::Result<Self> {
-        let not = |state: String| Self { state, asks_nccl: config.asks_nccl, ..Self::off() };
+        let not = |state| Self { state, asks_nccl: config.asks_nccl, ..Self::off() };
         let CaptureChoice::Auto { cgroup, probes, job, rings, budget, serving } = &config.capture else {
-            return Ok(not("off".into()));
+            return Ok(not(RecordingState::Off));
         };
         if let Some(why) = unwritable {
-            return Ok(not(format!("failed: {why}")));
+            return Ok(not(RecordingState::Failed(why)));
         }
-        let Source::Store(store) = source.as_ref() else { return Ok(not("off".into())) };
+        let Source::Store(store) = source.as_ref() else { return Ok(not(RecordingState::Off)) };
         if let Some(path) = cgroup {
             anyhow::ensure!(path.is_dir(), "--cgroup {}: there is no such cgroup", path.display());
         }
@@ -177,19 +202,19 @@ impl Recording {
                     reported,
                     serving,
                     served,
-                    ..not("on".into())
+                    ..not(RecordingState::On)
                 }
             }
             // what was asked for by name is not left out silently
             Err(error @ node_bpf::Error::Probe { .. }) => return Err(error.into()),
             Err(error) if rings.is_some() => {
                 tracing::warn!("recording only MPI and NCCL calls of ranks started under `rankmesh env`: {error}");
-                let state = format!("MPI shim and NCCL plugin only: {error}");
+                let state = RecordingState::Shim(error.to_string());
                 Self { rings: Mutex::new(rings), ranks: seen, feed, scope, ..not(state) }
             }
             Err(error) => {
                 tracing::warn!("not recording: {error}");
-                not(format!("failed: {error}"))
+                not(RecordingState::Failed(error.to_string()))
             }
         };
         *recording.sampler.lock() = sampler;
@@ -235,7 +260,7 @@ impl Recording {
     /// The state as it is shown: with the budget, and the share of the time in which calls are
     /// recorded where that is not all of it.
     pub(super) fn shown(&self) -> String {
-        let Some(kept) = self.status().and_then(|status| status.budget) else { return self.state.clone() };
+        let Some(kept) = self.status().and_then(|status| status.budget) else { return self.state.to_string() };
         let budget = f64::from(kept.budget.ppm()) / 1e4;
         if kept.recorded_ppm == 1_000_000 {
             return format!("{} (budget {budget} %)", self.state);

@@ -12,13 +12,13 @@ use certs::tls::Peer;
 use mesh::{Handler, Mesh, Responder};
 use model::limit::ConcurrencyLimit;
 use model::wire::{Leaf, Request, Response};
-use model::{LocalRequest, LocalResponse, SnapshotUse, StacksWanted, frame};
+use model::{FailureKind, LocalRequest, LocalResponse, SnapshotUse, StacksWanted, frame};
 use query::access::{Access, Caller};
 use query::aggregator::Aggregator;
 use query::exec::Executor;
 use query::leaf::LeafRequest;
 use query::{Way, release};
-use query_planner::{Combine, NodeError, NodeStats, NodeTask};
+use query_planner::{Combine, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +121,7 @@ impl NodeHandler {
         if let Some(auditor) = &self.auditor {
             auditor.done(asking("connect"), Outcome::Refused(refusal.clone()));
         }
-        let _ = MeshSink(out).send(LocalResponse::Failed { message: refusal, coverage: None }).await;
+        let _ = MeshSink(out).send(LocalResponse::failed(refusal)).await;
     }
 
     fn note(&self, asking: Asking, response: &Response) {
@@ -198,7 +198,7 @@ impl NodeHandler {
                 }
                 return Response::Done(small.stats);
             }
-            Some(Err(error)) => return Response::Failed(error),
+            Some(Err(error)) => return Response::Failed(error.into()),
             None => {}
         }
         // Boxed, so that small requests do not carry its size.
@@ -235,7 +235,7 @@ impl NodeHandler {
         let (outcome, ()) = tokio::join!(running, forward);
         match outcome {
             Ok(stats) => Response::Done(stats),
-            Err(error) => Response::Failed(error),
+            Err(error) => Response::Failed(error.into()),
         }
     }
 }
@@ -263,8 +263,10 @@ fn for_user(peer: &Peer, viewer: Option<u32>) -> String {
 fn outcome(response: &Response) -> Outcome {
     match response {
         Response::Done(stats) => Outcome::Answered { rows: Some(stats.rows), bytes: Some(stats.bytes) },
-        Response::Failed(error @ (NodeError::OverBudget(_) | NodeError::Sql(_))) => Outcome::Refused(error.to_string()),
-        Response::Failed(error) => Outcome::Failed(error.to_string()),
+        Response::Failed(failure) => match failure.kind {
+            FailureKind::OverBudget | FailureKind::Sql => Outcome::Refused(failure.message.clone()),
+            _ => Outcome::Failed(failure.message.clone()),
+        },
         Response::Unsupported(reason) => Outcome::Refused(reason.clone()),
         _ => Outcome::Answered { rows: None, bytes: None },
     }
@@ -293,9 +295,9 @@ impl Handler for NodeHandler {
             Request::Catalog => match self.executor.catalog() {
                 Ok(catalog) => match frame::encode(&*catalog) {
                     Ok(bytes) => Response::Catalog(bytes),
-                    Err(error) => Response::Failed(NodeError::Failed(error.to_string())),
+                    Err(error) => Response::failed(error),
                 },
-                Err(error) => Response::Failed(error),
+                Err(error) => Response::Failed(error.into()),
             },
             Request::Activities(pids) => {
                 let recording = Arc::clone(&self.recording);

@@ -14,7 +14,7 @@ use explain::stacks::{
 use futures::StreamExt;
 use gossip::Member;
 use model::wire::{Request, Response};
-use model::{Coverage, Missing, StacksQuestion, StacksWanted, frame};
+use model::{Coverage, Failure, FailureKind, Missing, StacksQuestion, StacksWanted, frame};
 use parking_lot::Mutex;
 use query::access::{Access, Caller};
 use query::ask::{self, AskError};
@@ -87,8 +87,8 @@ impl Stacks {
         let sampled = self.sample(wanted, viewer, deadline, cancelled).await;
         match sampled.map(|stacks| encoded(stacks, ANSWER_BYTES)) {
             Ok(Ok(bytes)) => Response::Stacks(bytes),
-            Ok(Err(error)) => Response::Failed(NodeError::Failed(error.to_string())),
-            Err(error) => Response::Failed(error),
+            Ok(Err(error)) => Response::failed(error),
+            Err(error) => Response::Failed(error.into()),
         }
     }
 
@@ -251,17 +251,17 @@ pub(super) async fn ask(
 ) -> Result<StacksAnswer, AskError> {
     let started = Instant::now();
     let wanted = &question.wanted;
-    check(wanted).map_err(AskError::Wrong)?;
+    check(wanted).map_err(AskError::wrong)?;
     if caller.access == Access::Reader {
-        return Err(AskError::Wrong(
+        return Err(AskError::wrong(Failure::new(
+            FailureKind::Forbidden,
             "not allowed: stacks tell on other users' processes; readers may not ask for them (the agent's owner and root \
-             may, or let readers with `rankmesh up --readers-see-processes`)"
-                .into(),
-        ));
+             may, or let readers with `rankmesh up --readers-see-processes`)",
+        )));
     }
     let sampling = u64::from(wanted.samples) * u64::from(wanted.every_ms);
     if sampling + 1_000 > question.timeout_ms {
-        return Err(AskError::Wrong(format!(
+        return Err(AskError::wrong(format!(
             "{} samples every {} ms take {sampling} ms, and a second for the way: give --timeout more than {} ms, or fewer samples",
             wanted.samples, wanted.every_ms, question.timeout_ms
         )));
@@ -308,7 +308,7 @@ pub(super) async fn ask(
     coverage.notes.sort();
     unread.sort_by(|a, b| (&a.node, a.pid).cmp(&(&b.node, b.pid)));
     if coverage.answered == 0 {
-        return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
+        return Err(AskError::Failed { failure: "no node answered".into(), coverage: Some(coverage) });
     }
     let merged = stacks::merge(&all);
     Ok(StacksAnswer { merged, unread, coverage, elapsed_ms: started.elapsed().as_secs_f64() * 1e3 })

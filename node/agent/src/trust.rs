@@ -19,7 +19,6 @@ use certs::{Identity, Issuer, TrustList};
 use mesh::join::JoinServer;
 use model::wire::{Request, Response};
 use parking_lot::Mutex;
-use query_planner::NodeError;
 use rand::RngExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -101,9 +100,9 @@ impl Keeper {
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "refused to renew a certificate");
-                Response::Failed(NodeError::Failed(error.to_string()))
+                Response::failed(error)
             }
-            Err(error) => Response::Failed(NodeError::Failed(error.to_string())),
+            Err(error) => Response::failed(error),
         }
     }
 

@@ -63,7 +63,7 @@ pub(super) async fn watch(
             "watching shows the ranks of all users: this agent lets you see your own processes only; ask for \
                        them with `rankmesh stragglers --since 1m`"
                 .to_owned();
-        return to.send(LocalResponse::Failed { message, coverage: None }).await;
+        return to.send(LocalResponse::failed(message)).await;
     }
     let (mut watcher, mut sent) = (Watcher::default(), None::<(Watched, Instant)>);
     loop {

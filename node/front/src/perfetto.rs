@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use ask::output::{said, say_coverage};
 use ask::rows::Rows;
 use ask::values::Ranks;
-use ask::{Connector, Exit, Target, UsageError};
+use ask::{Connector, Exit, Target};
 use model::cells::{integer_of, text_of};
 use model::{AskedSpan, Coverage, StragglersQuestion};
 use query_planner::Value;
@@ -163,7 +163,7 @@ impl Asked<'_> {
                 self.coverage.also(Coverage { notes, ..coverage });
                 Ok(Some(rows))
             }
-            Err(error) if error.is::<UsageError>() => {
+            Err(error) if ask::is_usage(&error) => {
                 self.skipped.insert(table, format!("{error:#}"));
                 Ok(None)
             }

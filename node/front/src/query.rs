@@ -9,7 +9,7 @@ use anyhow::Context;
 use ask::output::{Format, Printer, printable_lines, said, say_coverage};
 use ask::{Connector, Exit, NoAnswer, Piece, Reply, Target, UsageError};
 use model::{Coverage, Question};
-use query_planner::{ColumnMeta, LocalError, Value};
+use query_planner::{ColumnMeta, LocalError, RunError, Value};
 use store::file::FileError;
 
 use super::args::{Explain, Input, QueryArgs};
@@ -221,8 +221,10 @@ fn one_file(file: &Path, sql: &str, args: &QueryArgs) -> anyhow::Result<Exit> {
     let failed = |error| match error {
         FileError::Question(_) if Instant::now() >= deadline => anyhow::Error::msg(late.clone()),
         FileError::Question(LocalError::Query(error)) => UsageError(error.render(sql)).into(),
-        // SQLite's own message for a damaged page.
-        FileError::Question(other) if other.to_string().contains("malformed") => {
+        // SQLite's own message for a damaged page; malformed JSON is the question's.
+        FileError::Question(other @ LocalError::Run(RunError::Internal(_)))
+            if other.to_string().contains("malformed") =>
+        {
             let file = file.display();
             anyhow::anyhow!("{file} is damaged ({other}); rankmesh check --db {file} says where")
         }

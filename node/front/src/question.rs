@@ -157,8 +157,8 @@ fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
         serde_json::Value::Object(members) => {
             let member = |name: &str| members.get(name).and_then(serde_json::Value::as_str);
             match (members.len(), member("blob"), member("text"), member("real")) {
-                (1, Some(digits), _, _) => unhex(digits).map(Value::Blob).ok_or_else(wrong),
-                (1, _, Some(digits), _) => unhex(digits).map(Value::Text).ok_or_else(wrong),
+                (1, Some(digits), _, _) => hex::decode(digits).map(Value::Blob).map_err(|_| wrong()),
+                (1, _, Some(digits), _) => hex::decode(digits).map(Value::Text).map_err(|_| wrong()),
                 (1, _, _, Some("Inf")) => Ok(Value::Real(f64::INFINITY)),
                 (1, _, _, Some("-Inf")) => Ok(Value::Real(f64::NEG_INFINITY)),
                 _ => Err(wrong()),
@@ -166,14 +166,6 @@ fn plain(name: &str, value: &serde_json::Value) -> Result<Value, UsageError> {
         }
         serde_json::Value::Array(_) => Err(wrong()),
     }
-}
-
-/// The bytes of hexadecimal digits.
-fn unhex(digits: &str) -> Option<Vec<u8>> {
-    let bytes = digits.as_bytes();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    bytes.len().is_multiple_of(2).then_some(())?;
-    bytes.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const MOST_BYTES: u64 = 1 << 20;
 const MOST_FILES: usize = 1_000;
 
 /// Name and text of those that ship.
-const SHIPPED: [(&str, &str); 27] = {
+const SHIPPED: [(&str, &str); 29] = {
     macro_rules! shipped {
         ($($name:literal),* $(,)?) => {
             [$(($name, include_str!(concat!("../../../docs/investigations/", $name, ".sql")))),*]
@@ -39,6 +39,7 @@ const SHIPPED: [(&str, &str); 27] = {
         "calls-by-site",
         "communicators",
         "compute-by-rank",
+        "delays-by-tenant",
         "durations-by-rank",
         "findings",
         "host-load",
@@ -57,6 +58,7 @@ const SHIPPED: [(&str, &str); 27] = {
         "step-times",
         "sums-and-rows",
         "sums-by-function",
+        "tenants",
         "throttled-gpus",
         "waits-by-rank",
         "waits-with-io",

@@ -196,7 +196,7 @@ async fn put(
                     () = &mut silence => return Err(silent(Instant::now())),
                 };
                 if let Some(objection) = objection {
-                    return Err(Attempt::Stale(AskError::Unreachable(objection.into())));
+                    return Err(Attempt::Stale(objection.into()));
                 }
                 look.as_mut().reset(Instant::now() + SILENCE_PROBE);
             }
@@ -251,9 +251,9 @@ impl ResponseStream {
         }
         let mut response = self.first_or_next().await;
         if let Some(again) = self.again.take()
-            && let Err(AskError::Unreachable(why)) = &response
+            && let Err(error @ (AskError::Unreachable(_) | AskError::NothingListens)) = &response
         {
-            tracing::debug!(node = %again.node, address = %again.address, %why, "asking again: nothing was answered yet");
+            tracing::debug!(node = %again.node, address = %again.address, %error, "asking again: nothing was answered yet");
             self.ended = true;
             again.mesh.0.pool.evict(self.using.peer());
             let fresh = Box::pin(again.mesh.ask_encoded(&again.node, again.address, &again.request, self.deadline));
@@ -303,7 +303,7 @@ impl ResponseStream {
                         && let Some(objection) =
                             probe::objection_within(self.using.peer().address, probe_patience(self.deadline)).await
                     {
-                        return Err(AskError::Unreachable(objection.into()));
+                        return Err(objection.into());
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use model::{Failure, FailureKind};
 use quinn::ConnectionError;
 
 use super::code;
@@ -19,6 +20,9 @@ pub enum AskError {
     /// No connection to the peer, or it broke off.
     #[error("unreachable: {0}")]
     Unreachable(String),
+    /// Its host says that nothing listens there.
+    #[error("unreachable: connection refused")]
+    NothingListens,
     /// The peer, or we, did not accept the other's certificate or protocol.
     #[error("refused: {0}")]
     Refused(String),
@@ -67,6 +71,20 @@ impl AskError {
             }
             other => Self::Protocol(other.to_string()),
         }
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        let kind = match &error {
+            AskError::Timeout { .. } => FailureKind::Timeout,
+            AskError::Unreachable(_) => FailureKind::Unreachable,
+            AskError::NothingListens => FailureKind::NothingListens,
+            AskError::Refused(_) => FailureKind::Refused,
+            AskError::WrongPeer { .. } => FailureKind::WrongNode,
+            AskError::Protocol(_) => FailureKind::Other,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -201,7 +201,7 @@ async fn exchange(
         .map_err(|error| JoinError::Unreachable(error.to_string()))?;
     let connection = tokio::select! {
         connected = connecting => connected.map_err(not_connected)?,
-        objection = probe::objection(address) => return Err(JoinError::Unreachable(objection.into())),
+        objection = probe::objection(address) => return Err(JoinError::Unreachable(objection.to_string())),
         () = tokio::time::sleep(CONNECT_TIMEOUT) => {
             return Err(JoinError::Unreachable(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())));
         }

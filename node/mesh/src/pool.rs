@@ -212,7 +212,7 @@ impl Mesh {
             .map_err(|e| AskError::Unreachable(e.to_string()))?;
         let connection = tokio::select! {
             connected = connecting => connected.map_err(|e| AskError::of_connection(&e))?,
-            objection = probe::objection(address) => return Err(AskError::Unreachable(objection.into())),
+            objection = probe::objection(address) => return Err(objection.into()),
             () = active_time::sleep(DIAL_TIMEOUT) => return Err(AskError::Unreachable("connection timed out".into())),
         };
         let who = self.member(&connection).map_err(|e| AskError::Refused(e.to_string()))?;

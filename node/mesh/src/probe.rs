@@ -10,20 +10,40 @@ use std::time::Duration;
 
 use tokio::net::UdpSocket;
 
+use super::error::AskError;
+
 /// How long to wait for a refusal before the next packet.
 const ONCE_MORE: Duration = Duration::from_millis(400);
 
+/// What the network reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Objection {
+    #[error("connection refused")]
+    NothingListens,
+    #[error("no route to host")]
+    NoRoute,
+}
+
+impl From<Objection> for AskError {
+    fn from(objection: Objection) -> Self {
+        match objection {
+            Objection::NothingListens => Self::NothingListens,
+            Objection::NoRoute => Self::Unreachable(objection.to_string()),
+        }
+    }
+}
+
 /// Waits until the network reports that `address` cannot be reached, and why; pending for ever when
 /// it does not.
-pub(super) async fn objection(address: SocketAddr) -> &'static str {
-    match provoke(address).await.err().as_ref().and_then(text) {
+pub(super) async fn objection(address: SocketAddr) -> Objection {
+    match provoke(address).await.err().as_ref().and_then(of_error) {
         Some(objection) => objection,
         None => std::future::pending().await,
     }
 }
 
 /// The result of [`objection`] if it comes within `patience`.
-pub(super) async fn objection_within(address: SocketAddr, patience: Duration) -> Option<&'static str> {
+pub(super) async fn objection_within(address: SocketAddr, patience: Duration) -> Option<Objection> {
     tokio::time::timeout(patience, objection(address)).await.ok()
 }
 
@@ -43,10 +63,10 @@ async fn provoke(address: SocketAddr) -> Result<(), Error> {
     }
 }
 
-fn text(error: &Error) -> Option<&'static str> {
+fn of_error(error: &Error) -> Option<Objection> {
     match error.kind() {
-        ErrorKind::ConnectionRefused => Some("connection refused"),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some("no route to host"),
+        ErrorKind::ConnectionRefused => Some(Objection::NothingListens),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some(Objection::NoRoute),
         // Errors on our own side (no free port, not permitted, …) prove nothing about the peer.
         _ => None,
     }
@@ -63,6 +83,6 @@ mod tests {
         let address = silent.local_addr().unwrap();
         assert_eq!(objection_within(address, Duration::from_millis(100)).await, None);
         drop(silent);
-        assert_eq!(objection_within(address, Duration::from_secs(60)).await, Some("connection refused"));
+        assert_eq!(objection_within(address, Duration::from_secs(60)).await, Some(Objection::NothingListens));
     }
 }

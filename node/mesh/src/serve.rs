@@ -206,7 +206,7 @@ async fn question(
             return;
         }
         Ok(Err(error @ FrameError::NoMemory(_))) => {
-            let _ = out.send(Response::Failed(NodeError::OverBudget(error.to_string()))).await;
+            let _ = out.send(Response::Failed(NodeError::OverBudget(error.to_string()).into())).await;
             out.finish().await;
             return;
         }
@@ -249,7 +249,7 @@ async fn question(
         }
     }
     if !out.ended {
-        let _ = out.send(Response::Failed(NodeError::Failed("the node gave no result".into()))).await;
+        let _ = out.send(Response::failed("the node gave no result")).await;
     }
     out.finish().await;
 }

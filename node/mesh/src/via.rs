@@ -48,7 +48,7 @@ impl Via {
             .map_err(|error| unreachable(error.to_string()))?;
         let connection = tokio::select! {
             connected = connecting => connected.map_err(|error| AskError::of_connection(&error))?,
-            objection = probe::objection(address) => return Err(unreachable(objection.into())),
+            objection = probe::objection(address) => return Err(objection.into()),
             () = tokio::time::sleep(PATIENCE) => return Err(unreachable("connection timed out".into())),
         };
         pool::judge(&connection, identity).map_err(|error| AskError::Refused(error.to_string()))?;

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::FailureKind;
+
 /// One node, as it sees itself and the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -53,8 +55,11 @@ pub struct Reached {
     pub address: Option<SocketAddr>,
     /// The way to it; none where it was not reached.
     pub way: Option<PathSeen>,
-    /// Why it was not reached.
+    /// Why it was not reached,
     pub error: Option<String>,
+    /// and of what kind that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FailureKind>,
 }
 
 /// The way to another node, by a few pings.

@@ -13,7 +13,7 @@
 //!   what nodes ask each other.
 //! - [`board`]: what ranks did, window by window; [`watch`]: the current state; [`explanation`]: a
 //!   verdict explained; `local`: what people ask an agent; `coverage`: who is in an answer;
-//!   `snapshot`: the rounds of a question.
+//!   [`failure`]: why there is none; `snapshot`: the rounds of a question.
 //! - [`cells`]: reading rows; [`local_socket`]: the file of the local socket; [`limit`]: how many
 //!   may ask at once.
 
@@ -21,6 +21,7 @@ pub mod board;
 pub mod cells;
 mod coverage;
 pub mod explanation;
+pub mod failure;
 pub mod frame;
 pub mod health;
 pub mod limit;
@@ -32,6 +33,7 @@ pub mod watch;
 pub mod wire;
 
 pub use coverage::{Coverage, Missing, NOT_RECORDED, row_share};
+pub use failure::{Failure, FailureKind};
 pub use local::{
     AskedSpan, ExplainQuestion, ExplainWhat, LocalRequest, LocalResponse, Mark, OnBehalf, Question, StacksQuestion,
     StacksWanted, StragglersQuestion, TableSeen, WatchQuestion,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::board::{Board, BoardQuestion};
 use crate::coverage::Coverage;
+use crate::failure::Failure;
 
 /// What the command line asks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,11 +83,11 @@ pub enum LocalResponse {
     /// A text: a plan, or a JSON document (nodes, stragglers).
     Text(String),
     /// The question is wrong (exit code 2).
-    Wrong(String),
+    Wrong(Failure),
     /// No answer (exit code 1).
     Failed {
         /// What happened.
-        message: String,
+        failure: Failure,
         /// Who had answered by then.
         coverage: Option<Coverage>,
     },
@@ -97,6 +98,11 @@ pub enum LocalResponse {
 }
 
 impl LocalResponse {
+    /// No answer, and nothing is known of who had answered.
+    pub fn failed(why: impl Into<Failure>) -> Self {
+        Self::Failed { failure: why.into(), coverage: None }
+    }
+
     /// Whether nothing follows this response.
     #[must_use]
     pub fn is_last(&self) -> bool {
@@ -163,10 +169,11 @@ pub enum ExplainWhat {
 
 /// The time that a verdict is asked for, by the asked agent's clock. One that lasts to now has the calls
 /// that ranks are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskedSpan {
     /// What stands now, by the standing verdict where there can be one; of files, the time before
     /// their last call.
+    #[default]
     Now,
     /// So long up to now; of files, before their last call and up to their end.
     Last {
@@ -205,7 +212,7 @@ pub struct Mark {
 }
 
 /// What `rankmesh stragglers` asks.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StragglersQuestion {
     /// Which time.
     pub span: AskedSpan,

@@ -13,6 +13,7 @@ use record::Activity;
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Board, Known};
+use crate::failure::Failure;
 use crate::frame::{self, FrameError};
 use crate::local::{LocalRequest, LocalResponse, StacksWanted};
 use crate::snapshot::SnapshotUse;
@@ -295,10 +296,9 @@ pub enum LeafReply {
     },
     /// The task is done, all its batches were passed on.
     Done(NodeStats),
-    /// The task failed; batches passed on before do not count.
-    Failed(NodeError),
-    /// It was not reached or did not answer, and why; whoever asked may try for itself.
-    Missing(String),
+    /// The task failed, or the leaf was not reached, for which whoever asked may try; batches passed on
+    /// before do not count.
+    Failed(Failure),
 }
 
 /// A collective call that was entered and has not returned.
@@ -360,7 +360,7 @@ pub enum Response {
     /// The task is done, all its batches were sent.
     Done(NodeStats),
     /// The task failed; batches sent before do not count.
-    Failed(NodeError),
+    Failed(Failure),
     /// The node cannot read or does not serve such a request; the text says why.
     Unsupported(String),
     /// The calls that the node's ranks are in; empty where nothing is recorded.
@@ -400,11 +400,17 @@ pub enum Response {
 }
 
 impl Response {
+    /// The node could not do what was asked of it.
+    #[must_use]
+    pub fn failed(why: impl std::fmt::Display) -> Self {
+        Self::Failed(NodeError::Failed(why.to_string()).into())
+    }
+
     /// Its text where another kind was expected: short, whatever is in it.
     #[must_use]
     pub fn summary(&self) -> String {
         match self {
-            Self::Failed(error) => error.to_string(),
+            Self::Failed(failure) => failure.message.clone(),
             Self::Unsupported(why) => format!("refused: {why}"),
             _ => "an answer of an unexpected kind".to_owned(),
         }

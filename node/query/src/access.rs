@@ -5,12 +5,13 @@
 //! shown nothing else by the nodes (`store`'s `own_rows`). Does not own how a role is found: on the
 //! local socket, or from a certificate, by the agent.
 
+use model::{Failure, FailureKind};
 use query_planner::Plan;
 
 use crate::admission::Requester;
 
 /// Columns that show other users' processes: table or view, column (`*`: all of them).
-const HIDDEN: [(&str, &str); 27] = [
+const HIDDEN: [(&str, &str); 30] = [
     ("processes", "exe"),
     ("processes", "comm"),
     ("processes", "container_id"),
@@ -18,6 +19,7 @@ const HIDDEN: [(&str, &str); 27] = [
     ("processes", "user"),
     ("processes", "uid"),
     ("processes", "pod"),
+    ("processes", "tenant"),
     ("process_events", "comm"),
     ("offcpu", "next_comm"),
     ("offcpu", "next_pid"),
@@ -31,6 +33,8 @@ const HIDDEN: [(&str, &str); 27] = [
     ("request_stretches", "thread"),
     ("request_stretches", "taken_by_pid"),
     ("request_stretches", "taken_by"),
+    ("request_stretches", "taken_by_tenant"),
+    ("request_stretches", "tenant"),
     ("request_rollups", "route"),
     ("request_rollups", "tenant"),
     ("annotations", "uid"),
@@ -78,11 +82,11 @@ impl Access {
     ///
     /// # Errors
     /// Names the column that is not allowed.
-    pub fn allows(self, plan: &Plan) -> Result<(), String> {
+    pub fn allows(self, plan: &Plan) -> Result<(), Failure> {
         self.allow_reads(plan.fragments.iter().flat_map(|fragment| &fragment.reads))
     }
 
-    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), String> {
+    fn allow_reads<'a>(self, reads: impl Iterator<Item = &'a (String, Vec<String>)>) -> Result<(), Failure> {
         let hidden: &[(&str, &str)] = match self {
             Self::Owner => return Ok(()),
             Self::Reader => &HIDDEN,
@@ -92,11 +96,12 @@ impl Access {
         for (table, columns) in reads {
             for (hidden, column) in hidden.iter().filter(|(hidden, _)| table.eq_ignore_ascii_case(hidden)) {
                 if *column == "*" || columns.iter().any(|read| read.eq_ignore_ascii_case(column)) {
-                    return Err(format!(
-                        "not allowed: {hidden}.{column} tells on other users; {} may not ask for it (the agent's owner \
-                         and root may, or let readers with `rankmesh up --readers-see-processes`)",
-                        if self == Self::Reader { "readers" } else { "users" }
-                    ));
+                    let who = if self == Self::Reader { "readers" } else { "users" };
+                    let why = format!(
+                        "not allowed: {hidden}.{column} tells on other users; {who} may not ask for it (the agent's owner \
+                         and root may, or let readers with `rankmesh up --readers-see-processes`)"
+                    );
+                    return Err(Failure::new(FailureKind::Forbidden, why));
                 }
             }
         }
@@ -157,7 +162,7 @@ mod tests {
         for (table, column) in hidden {
             let reads = reads(table, &["pid", column]);
             let error = Access::Reader.allow_reads(reads.iter()).unwrap_err();
-            assert!(error.contains("not allowed") && error.contains(&table.to_lowercase()), "{error}");
+            assert!(error.kind == FailureKind::Forbidden && error.message.contains(&table.to_lowercase()), "{error}");
             Access::Owner.allow_reads(reads.iter()).unwrap();
         }
         for (table, column) in [("processes", "rank"), ("collectives", "pid"), ("offcpu", "duration_ns")] {

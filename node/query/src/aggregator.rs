@@ -74,16 +74,15 @@ impl Aggregator {
         out: &mut Responder,
         cancelled: CancellationToken,
     ) -> Response {
-        let refused = |why: String| Response::Failed(NodeError::Failed(why));
         if leaves.len() > MAX_LEAVES {
-            return refused(format!("more than {MAX_LEAVES} nodes to relay to"));
+            return Response::failed(format!("more than {MAX_LEAVES} nodes to relay to"));
         }
         let Ok(_permit) = self.permits.try_acquire() else {
-            return refused("this node relays as many questions as it may".into());
+            return Response::failed("this node relays as many questions as it may");
         };
         if let Some(combine) = &combine {
             if combine.len() != request.task.fragments.len() {
-                return refused("each fragment needs to be told how its rows combine".into());
+                return Response::failed("each fragment needs to be told how its rows combine");
             }
             declare_partials(&mut request.task, combine);
         }
@@ -117,11 +116,11 @@ impl Aggregator {
             sent = outbound.send_all(inbox, open, out) => sent,
             () = stop.cancelled() => Err(NodeError::Stopped("the coordinator has gone".into())),
             // A coordinator that neither reads nor goes away.
-            () = tokio::time::sleep_until(last + GRACE) => Err(NodeError::Stopped("the deadline passed".into())),
+            () = tokio::time::sleep_until(last + GRACE) => Err(NodeError::Timeout("the deadline passed".into())),
         };
         match sent {
             Ok(()) => Response::Done(NodeStats::default()),
-            Err(error) => Response::Failed(error),
+            Err(error) => Response::Failed(error.into()),
         }
     }
 }
@@ -187,7 +186,7 @@ async fn ask_leaf(
                 )
                 .await
         }
-        Err(error) => Err(LeafFailure::Missing(format!("failed: {error}"))),
+        Err(error) => Err(LeafFailure::of(format!("failed: {error}"))),
     }
 }
 
@@ -244,7 +243,7 @@ impl Outbound {
             }
             self.ship(out).await?;
             if open > 0 && Instant::now() >= self.last {
-                return Err(NodeError::Stopped("the deadline passed".into()));
+                return Err(NodeError::Timeout("the deadline passed".into()));
             }
         }
         Ok(())
@@ -339,14 +338,11 @@ impl Outbound {
                 let why = why.map_or_else(over_limit, |why| why.to_string());
                 match self.combine {
                     Some(_) => Err(NodeError::OverBudget(why)),
-                    None => Ok(LeafReply::Missing(format!("over budget: {why}"))),
+                    None => Ok(LeafReply::Failed(NodeError::OverBudget(why).into())),
                 }
             }
-            LeafFailure::Sql(message) => Ok(LeafReply::Failed(NodeError::Sql(message))),
             // The coordinator knows which rows it has already.
-            LeafFailure::Unreachable(why) | LeafFailure::Missing(why) | LeafFailure::BrokeOff { why, .. } => {
-                Ok(LeafReply::Missing(why))
-            }
+            LeafFailure::Failed(why) | LeafFailure::BrokeOff { why, .. } => Ok(LeafReply::Failed(why)),
         }
     }
 }

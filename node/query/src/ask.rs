@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gossip::{Member, MemberState};
 pub use model::Question;
-use model::{Coverage, Missing, row_share};
+use model::{Coverage, Failure, FailureKind, Missing, row_share};
 use parking_lot::Mutex;
 use query_planner::memory::{self, Account};
 use query_planner::{
@@ -68,17 +68,37 @@ pub enum QueryOutcome {
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The SQL or the choice of nodes is wrong: exit code 2.
+    /// The SQL or the choice of nodes is wrong, or not for this caller: exit code 2.
     #[error("{0}")]
-    Wrong(String),
+    Wrong(Failure),
     /// No answer: exit code 1.
-    #[error("{message}")]
+    #[error("{failure}")]
     Failed {
         /// What happened.
-        message: String,
+        failure: Failure,
         /// Who had answered by then.
         coverage: Option<Coverage>,
     },
+}
+
+impl AskError {
+    /// The SQL or the choice of nodes is wrong.
+    pub fn wrong(what: impl Into<Failure>) -> Self {
+        Self::Wrong(what.into())
+    }
+
+    /// No answer, and nothing is known of who had answered.
+    pub fn failed(why: impl Into<Failure>) -> Self {
+        Self::Failed { failure: why.into(), coverage: None }
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Wrong(failure) | AskError::Failed { failure, .. } => failure,
+        }
+    }
 }
 
 /// Asks the mesh.
@@ -169,7 +189,7 @@ async fn ask_to(
     let list = shared.gossip.list();
     let members = chosen(&list, &question);
     let options = AskOptions { per_node: question.per_node, single_node: members.len() == 1 };
-    let tables = shared.catalogs.of_members(&shared.way, &members, deadline).await.map_err(AskError::Wrong)?;
+    let tables = shared.catalogs.of_members(&shared.way, &members, deadline).await.map_err(AskError::wrong)?;
     let catalog = Arc::clone(&tables.catalog);
     let plan = planned(shared, &question, catalog, options, deadline, &cancelled).await?;
     caller.access.allows(&plan).map_err(AskError::Wrong)?;
@@ -177,12 +197,12 @@ async fn ask_to(
         return Ok(QueryOutcome::Plan(query_planner::explain(&plan)));
     }
 
-    let busy_for_all_of_it = || AskError::Failed {
-        message: format!(
+    let busy_for_all_of_it = || {
+        let why = format!(
             "timeout: other questions were worked on here for all of the {} ms; ask again, or give a longer --timeout",
             question.timeout_ms
-        ),
-        coverage: None,
+        );
+        AskError::failed(Failure::new(FailureKind::Timeout, why))
     };
     let permit = match shared.admission.try_enter(&caller.requester, cost(&plan)) {
         Some(permit) => permit,
@@ -190,13 +210,13 @@ async fn ask_to(
             let entered = tokio::select! {
                 permit = shared.admission.enter(&caller.requester, cost(&plan)) => permit,
                 () = tokio::time::sleep_until(deadline.into()) => return Err(busy_for_all_of_it()),
-                () = cancelled.cancelled() => return Err(AskError::Failed { message: "cancelled".into(), coverage: None }),
+                () = cancelled.cancelled() => return Err(AskError::failed("cancelled")),
             };
             // Nodes that are asked with no time left would be reported as silent.
             if deadline.saturating_duration_since(Instant::now()) < SHORTEST_ROUND {
                 return Err(busy_for_all_of_it());
             }
-            entered.map_err(|busy| AskError::Failed { message: busy.to_string(), coverage: None })?
+            entered.map_err(|busy| AskError::failed(Failure::new(FailureKind::Busy, busy.to_string())))?
         }
     };
     let memory = Account::new(MEMORY_BYTES);
@@ -265,13 +285,15 @@ async fn ask_to(
             Err(()) => {
                 stop.stop();
                 let Ok(ended) = tokio::time::timeout(STOP_GRACE, running).await else {
-                    let message = if cancelled.is_cancelled() { "cancelled".into() } else { late(&question) };
-                    return Err(AskError::Failed { message, coverage: None });
+                    return Err(AskError::failed(match cancelled.is_cancelled() {
+                        true => "cancelled".into(),
+                        false => late(&question),
+                    }));
                 };
                 ended
             }
         };
-        ended.ok_or_else(|| AskError::Failed { message: "the merge failed".into(), coverage: None })?
+        ended.ok_or_else(|| AskError::failed("the merge failed"))?
     };
 
     let mut coverage = covered(&list, &members, &plan, &question, &fanout, &excluded);
@@ -279,28 +301,30 @@ async fn ask_to(
         Ok(answer) => answer,
         Err(error) => {
             coverage.answered = fanout.answered.len();
-            let message = match error {
+            let failure = match error {
                 RunError::Stopped(_) if Instant::now() >= deadline => late(&question),
                 _ if fanout.lost_midway => format!(
                     "{} answered a fragment of the question and was lost before the rest, and no time was left to begin again \
                      without it; give a longer --timeout or ask again",
                     fanout.lost_names()
-                ),
-                other => other.to_string(),
+                )
+                .into(),
+                other => other.to_string().into(),
             };
-            return Err(AskError::Failed { message, coverage: Some(coverage) });
+            return Err(AskError::Failed { failure, coverage: Some(coverage) });
         }
     };
     if coverage.answered == 0 && coverage.asked > 0 {
-        return Err(AskError::Failed { message: "no node answered".into(), coverage: Some(coverage) });
+        return Err(AskError::Failed { failure: "no node answered".into(), coverage: Some(coverage) });
     }
     coverage.notes.extend(answer.notes.iter().cloned());
     let explained = if question.analyze { query_planner::explain_analyze(&plan, &answer) } else { String::new() };
     Ok(QueryOutcome::Answer { answer, coverage, elapsed: started.elapsed(), explained })
 }
 
-fn late(question: &Question) -> String {
-    format!("timeout: no answer within {} ms; give a longer --timeout or narrow the question", question.timeout_ms)
+fn late(question: &Question) -> Failure {
+    let (kind, ms) = (FailureKind::Timeout, question.timeout_ms);
+    Failure::new(kind, format!("timeout: no answer within {ms} ms; give a longer --timeout or narrow the question"))
 }
 
 /// The question's plan: a cached one, or made on a thread that may block, within the question's
@@ -336,16 +360,15 @@ async fn planned(
         let understands = |fragment: &Fragment| store::understands(&catalog, fragment);
         plans.plan(sql, &catalog, &options, understands).map_err(|error| error.render(sql))
     });
-    let failed = |message| AskError::Failed { message, coverage: None };
     tokio::select! {
         biased;
         made = made => match made {
-            Ok(Err(_)) if Instant::now() >= deadline => Err(failed(late(question))),
-            Ok(made) => made.map_err(AskError::Wrong),
-            Err(error) => Err(failed(format!("planning failed: {error}"))),
+            Ok(Err(_)) if Instant::now() >= deadline => Err(AskError::failed(late(question))),
+            Ok(made) => made.map_err(AskError::wrong),
+            Err(error) => Err(AskError::failed(format!("planning failed: {error}"))),
         },
-        () = cancelled.cancelled() => Err(failed("cancelled".into())),
-        () = tokio::time::sleep_until(deadline.into()) => Err(failed(late(question))),
+        () = cancelled.cancelled() => Err(AskError::failed("cancelled")),
+        () = tokio::time::sleep_until(deadline.into()) => Err(AskError::failed(late(question))),
     }
 }
 

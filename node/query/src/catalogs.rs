@@ -14,13 +14,13 @@ use std::time::Instant;
 
 use gossip::Member;
 use mesh::Mesh;
+use model::failure::shown;
 use model::frame::FrameReader;
 use model::wire::{Request, Response};
 use parking_lot::Mutex;
 use query_planner::{Catalog, Plan};
 
 use crate::exec::Executor;
-use crate::leaf::shown;
 use crate::way::Way;
 
 /// Catalogues kept. Meshes have one or two, and one more for each served file of another form.
@@ -156,11 +156,10 @@ impl Catalogs {
                 (_, fault) => excluded.push(Excluded {
                     node: member.name.clone(),
                     table: None,
-                    why: way
-                        .unreadable(&member.name)
-                        .or(fault.map(Fault::why))
-                        .unwrap_or("failed: its tables are not known")
-                        .to_owned(),
+                    why: match way.unreadable(&member.name) {
+                        Some(why) => format!("failed: {why}"),
+                        None => fault.map_or("failed: its tables are not known", Fault::why).to_owned(),
+                    },
                 }),
             }
         }

@@ -103,12 +103,11 @@ impl RowsOut {
         self.runtime.block_on(async {
             tokio::select! {
                 sent = batches.send(piece) => sent.map_err(|_| gone()),
-                () = stop.cancelled() => Err(NodeError::Stopped("cancelled".into())),
+                () = stop.cancelled() => Err(was_cancelled()),
             }
         })?;
         if !self.permit.resume(self.deadline) {
-            let why = if self.stop.is_cancelled() { "cancelled" } else { "the deadline passed" };
-            return Err(NodeError::Stopped(why.into()));
+            return Err(if self.stop.is_cancelled() { was_cancelled() } else { late() });
         }
         Ok(())
     }
@@ -128,6 +127,14 @@ pub struct Executor {
     admission: Arc<Admission>,
     /// Tasks in flight, including those that wait for their reader.
     in_flight: Arc<Semaphore>,
+}
+
+fn was_cancelled() -> NodeError {
+    NodeError::Stopped("cancelled".into())
+}
+
+fn late() -> NodeError {
+    NodeError::Timeout("the deadline passed".into())
 }
 
 fn broken() -> NodeError {
@@ -198,25 +205,25 @@ impl Executor {
         batches: mpsc::Sender<Produced>,
     ) -> Result<NodeStats, NodeError> {
         let in_flight = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| {
-            NodeError::Failed(format!(
+            NodeError::Busy(format!(
                 "busy: {MAX_IN_FLIGHT} questions are under way here, most of them waiting for their readers; ask again later"
             ))
         })?;
         let requester = Requester::trusted(requester).for_user(task.viewer);
         let permit: Permit = tokio::select! {
-            permit = self.admission.enter(&requester, 1) => permit.map_err(|busy| NodeError::Failed(busy.to_string()))?,
-            () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
+            permit = self.admission.enter(&requester, 1) => permit.map_err(|busy| NodeError::Busy(busy.to_string()))?,
+            () = cancelled.cancelled() => return Err(was_cancelled()),
             () = tokio::time::sleep_until(deadline.into()) => {
-                return Err(NodeError::Stopped("the deadline passed while waiting for other questions".into()));
+                return Err(NodeError::Timeout("the deadline passed while waiting for other questions".into()));
             }
         };
         let lease = match snapshot {
             None => None,
             Some(wanted) => tokio::select! {
                 lease = self.snapshots.acquire(wanted, &cancelled) => Some(lease?),
-                () = cancelled.cancelled() => return Err(NodeError::Stopped("cancelled".into())),
+                () = cancelled.cancelled() => return Err(was_cancelled()),
                 () = tokio::time::sleep_until(deadline.into()) => {
-                    return Err(NodeError::Stopped("the deadline passed while its earlier task was at work".into()));
+                    return Err(NodeError::Timeout("the deadline passed while its earlier task was at work".into()));
                 }
             },
         };
@@ -236,13 +243,13 @@ impl Executor {
         }));
         let over = tokio::select! {
             worked = &mut worked => return worked.unwrap_or_else(|| Err(broken())),
-            () = cancelled.cancelled() => "cancelled",
-            () = tokio::time::sleep_until(deadline.into()) => "the deadline passed",
+            () = cancelled.cancelled() => was_cancelled(),
+            () = tokio::time::sleep_until(deadline.into()) => late(),
         };
         stop.stop();
         match tokio::time::timeout(STOP_GRACE, worked).await {
             Ok(worked) => worked.unwrap_or_else(|| Err(broken())),
-            Err(_) => Err(NodeError::Stopped(over.into())),
+            Err(_) => Err(over),
         }
     }
 
@@ -372,15 +379,17 @@ impl Executor {
                 let stopped = cancelled.is_cancelled();
                 // The question may ask again; but SQLite ends a transaction in which memory ran
                 // out, or was refused.
-                if let (Some(lease), true, false) =
-                    (keeping, stopped || matches!(error, NodeError::Stopped(_)), reader.conn.is_autocommit())
-                {
+                if let (Some(lease), true, false) = (
+                    keeping,
+                    stopped || matches!(error, NodeError::Stopped(_) | NodeError::Timeout(_)),
+                    reader.conn.is_autocommit(),
+                ) {
                     lease.keep(reader, MAX_SNAPSHOT_AGE);
                 }
                 // SQLite reports only "interrupted": add the reason.
                 Err(match error {
-                    _ if stopped => NodeError::Stopped("cancelled".into()),
-                    _ if stop.is_over() => NodeError::Stopped("the deadline passed".into()),
+                    _ if stopped => was_cancelled(),
+                    _ if stop.is_over() => late(),
                     error => error,
                 })
             }

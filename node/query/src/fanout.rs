@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::SnapshotUse;
+use model::{FailureKind, SnapshotUse};
 use parking_lot::Mutex;
 use query_planner::memory::Account;
 use query_planner::{Fanout, NodeStats, NodeTask, Round, RoundAsk, RunError, Sink, Targets};
@@ -424,13 +424,15 @@ impl MeshFanout {
     /// A target's failure: it is missing, or the question fails.
     fn failed(&mut self, name: String, failure: LeafFailure, task: &NodeTask) -> Result<(), RunError> {
         match failure {
-            LeafFailure::Sql(message) => Err(RunError::Sql(format!("{message} (on {name})"))),
+            LeafFailure::Failed(failure) if failure.kind == FailureKind::Sql => {
+                Err(RunError::Sql(format!("{failure} (on {name})")))
+            }
             LeafFailure::BrokeOff { rows, why } => {
                 let message = format!(
                     "{name} broke off after {rows} of its rows had gone out ({why}): what was printed is not an answer; ask again, \
                      with a longer --timeout if time was short"
                 );
-                self.missing.insert(name, why);
+                self.missing.insert(name, why.message);
                 Err(RunError::Internal(message))
             }
             LeafFailure::OverBudget(Some(why)) => Err(RunError::OverBudget(why.to_string())),
@@ -442,12 +444,12 @@ impl MeshFanout {
                     tables.join(", ")
                 )))
             }
-            LeafFailure::Unreachable(reason) | LeafFailure::Missing(reason) => {
+            LeafFailure::Failed(failure) => {
                 if self.answered.contains(&name) {
                     self.lost_midway = true;
                     self.lost.insert(name.clone());
                 }
-                self.missing.insert(name, reason);
+                self.missing.insert(name, failure.message);
                 Ok(())
             }
         }

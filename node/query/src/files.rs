@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use certs::NodeName;
 use gossip::{Gossip, Member, MemberState, NodeFacts};
-use query_planner::View;
+use query_planner::{NodeError, View};
 use store::{Facts, ServedDb, Source};
 
 use crate::coordinator::Coordinator;
@@ -93,7 +93,7 @@ pub fn coordinator_of(
         sources.into_iter().map(|(name, source)| (name, source.map(Arc::new))).collect();
     let opened = open_all(&sources, |(name, source)| match source {
         Ok(source) => facts_of(name, Arc::clone(source), &source.facts()),
-        Err(why) => Err(format!("failed: {why}")),
+        Err(why) => Err(why.clone()),
     });
     over(sources.into_iter().map(|(name, _)| name).zip(opened).collect(), views)
 }
@@ -125,8 +125,7 @@ fn over(opened: Vec<(NodeName, Opened)>, views: &'static [View]) -> Result<Coord
         });
     }
     if nodes.executors.is_empty() {
-        let why = |why: &String| why.strip_prefix("failed: ").unwrap_or(why).to_owned();
-        let whys: Vec<String> = nodes.unreadable.values().map(why).collect();
+        let whys: Vec<&str> = nodes.unreadable.values().map(String::as_str).collect();
         return Err(FilesError::NoneReadable(whys.join("; ")));
     }
     members.sort_by(|a, b| a.name.cmp(&b.name));
@@ -181,17 +180,18 @@ fn next_of<'f, T>(next: &AtomicUsize, files: &'f [T]) -> Option<(usize, &'f T)> 
 
 /// The executor of a file, and the file's facts.
 fn open(name: &NodeName, path: &Path) -> Opened {
-    let failed = |why: String| format!("failed: {why}");
-    let served = ServedDb::open_recorded(path).map_err(|error| failed(error.to_string()))?;
+    let served = ServedDb::open_recorded(path).map_err(|error| error.to_string())?;
     let facts = served.facts();
-    facts_of(name, Arc::new(Source::Served(served)), &facts)
-        .map_err(|why| failed(format!("{}: {}", path.display(), why.trim_start_matches("failed: "))))
+    facts_of(name, Arc::new(Source::Served(served)), &facts).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 /// The executor of a source, and the source's facts.
 fn facts_of(name: &NodeName, source: Arc<Source>, facts: &Facts) -> Opened {
     let executor = Executor::new(name.to_string(), source, CONCURRENT);
-    let catalog = executor.catalog().map_err(|error| format!("failed: {error}"))?;
+    let catalog = executor.catalog().map_err(|error| match error {
+        NodeError::Failed(why) => why,
+        other => other.to_string(),
+    })?;
     let rows = facts.tables.iter().fold(0, |rows: u64, table| rows.saturating_add(table.rows));
     let facts = NodeFacts {
         store_span_ns: facts.span(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use super::leaf::{LeafEvent, LeafFailure};
+use super::leaf::LeafEvent;
 
 /// Answers, and bytes of them, for which the merging thread is woken.
 const ENOUGH: usize = 64;
@@ -73,12 +73,8 @@ impl BatchSender {
             LeafEvent::Finished(_, Ok((batches, _))) => {
                 pending.bytes += batches.iter().map(|(_, batch)| batch.data_bytes()).sum::<u64>();
             }
-            LeafEvent::Finished(
-                _,
-                Err(LeafFailure::Sql(_) | LeafFailure::OverBudget(_) | LeafFailure::BrokeOff { .. }),
-            ) => pending.urgent = true,
-            LeafEvent::Finished(_, Err(LeafFailure::Unreachable(_) | LeafFailure::Missing(_)))
-            | LeafEvent::Rows(..) => {}
+            LeafEvent::Finished(_, Err(failure)) => pending.urgent |= failure.is_of_question(),
+            LeafEvent::Rows(..) => {}
         }
         pending.events.push(event);
         if pending.is_enough() {
@@ -189,9 +185,10 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use query_planner::NodeStats;
+    use query_planner::{NodeError, NodeStats};
 
     use super::*;
+    use crate::leaf::LeafFailure;
 
     fn ended(target: usize) -> LeafEvent {
         LeafEvent::Finished(target, Ok((Vec::new(), NodeStats::default())))
@@ -232,7 +229,9 @@ mod tests {
     async fn what_ends_the_question_is_received_at_once_and_many_events_before_the_last_sender_is_done() {
         let (ends, mut inbox) = inbox(None);
         ends.send(ended(0)).await.expect("somebody listens");
-        ends.send(LeafEvent::Finished(1, Err(LeafFailure::Sql("no".into())))).await.expect("somebody listens");
+        ends.send(LeafEvent::Finished(1, Err(LeafFailure::of(NodeError::Sql("no".into())))))
+            .await
+            .expect("somebody listens");
         assert_eq!(target(inbox.next().await), Some(0));
         assert_eq!(target(inbox.try_next()), Some(1));
 

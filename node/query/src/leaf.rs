@@ -10,10 +10,11 @@ use std::time::Instant;
 use certs::NodeName;
 use gossip::Seat;
 use mesh::{AskError, Encoded};
-use model::SnapshotUse;
+use model::failure::shown;
 use model::wire::{Request, Response};
+use model::{Failure, FailureKind, SnapshotUse};
 use query_planner::memory::{Account, Refused, SharedReservation};
-use query_planner::{Batch, NodeError, NodeStats, NodeTask};
+use query_planner::{Batch, NodeStats, NodeTask};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -39,12 +40,9 @@ pub struct Target {
 /// Why a target's answer is not in the result.
 #[derive(Debug, Clone)]
 pub(super) enum LeafFailure {
-    /// It was not reached, or the connection broke: another node, or another attempt, may succeed.
-    Unreachable(String),
-    /// It is missing from coverage for this reason; the others' answers count.
-    Missing(String),
-    /// The SQL itself fails, as it would on the union.
-    Sql(String),
+    /// Its own, or of the way to it: the target is missing from coverage, but an error of the SQL
+    /// itself is the question's.
+    Failed(Failure),
     /// What has been gathered from all targets is more data than a question may gather, or more
     /// memory than it may have.
     OverBudget(Option<Refused>),
@@ -53,39 +51,12 @@ pub(super) enum LeafFailure {
         /// How many.
         rows: u64,
         /// What happened.
-        why: String,
+        why: Failure,
     },
 }
 
-/// Prefixes of the messages of [`NodeError::Sql`] that are no error of the question. A node decides
-/// by SQLite's result code and by when an error came; one a release older reports every error with
-/// SQLite's general code so, also where the statement does not compile there or bytes of its own
-/// are damaged. No value can make SQLite begin a message like this while it runs.
-const OF_ONE_NODE: [&str; 8] = [
-    "no such ",
-    "near \"",
-    "wrong number of arguments to function ",
-    "malformed database schema",
-    "database disk image is malformed",
-    "not authorized",
-    "access to ",
-    "segment ",
-];
-
-/// Characters of a reason that are kept: it is another node's, and goes to terminals and files.
-const MAX_REASON_CHARS: usize = 1_000;
 /// Notes of one node that are kept.
 const MAX_NOTES: usize = 100;
-
-/// Another node's text made fit to be shown: one line, no longer than a reason.
-pub(super) fn shown(text: &str) -> String {
-    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut shown: String = chars.by_ref().take(MAX_REASON_CHARS).collect();
-    if chars.next().is_some() {
-        shown.push('…');
-    }
-    shown
-}
 
 /// A node's statistics, its notes cut to what is shown.
 pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
@@ -95,28 +66,14 @@ pub(super) fn shown_stats(mut stats: NodeStats) -> NodeStats {
 }
 
 impl LeafFailure {
-    pub(super) fn of(error: NodeError) -> Self {
-        match error {
-            NodeError::Sql(message) if OF_ONE_NODE.iter().any(|own| message.starts_with(own)) => {
-                Self::missing(&format!("failed: {message}"))
-            }
-            NodeError::Sql(message) => Self::Sql(shown(&message)),
-            NodeError::Stopped(why) if why.contains("deadline") => Self::missing(&format!("timeout: {why}")),
-            NodeError::Failed(why) if why.starts_with("busy: ") => Self::missing(&format!("refused: {why}")),
-            other => Self::missing(&other.to_string()),
-        }
+    /// Its own; perhaps in another node's words.
+    pub(super) fn of(failure: impl Into<Failure>) -> Self {
+        Self::Failed(failure.into().shown())
     }
 
-    /// Missing, for a reason that another node gave.
-    pub(super) fn missing(why: &str) -> Self {
-        Self::Missing(shown(why))
-    }
-
-    fn of_transport(error: &AskError) -> Self {
-        match error {
-            AskError::Unreachable(_) => Self::Unreachable(error.to_string()),
-            other => Self::Missing(other.to_string()),
-        }
+    /// Whether there can be no answer to the question.
+    pub(super) fn is_of_question(&self) -> bool {
+        !matches!(self, Self::Failed(failure) if failure.kind != FailureKind::Sql)
     }
 }
 
@@ -249,7 +206,7 @@ impl StreamedRows {
         for (fragment, batch) in self.buffered.drain() {
             self.sent_rows += u64::from(batch.rows);
             let event = LeafEvent::Rows(self.target, (fragment, batch));
-            self.to.send(event).await.map_err(|_| LeafFailure::Missing("cancelled".into()))?;
+            self.to.send(event).await.map_err(|_| LeafFailure::of("cancelled"))?;
         }
         Ok(())
     }
@@ -295,7 +252,7 @@ impl RowSink {
             (Ok(stats), Self::Buffered(buffered) | Self::Streamed(StreamedRows { buffered, .. })) => {
                 Ok(buffered.into_answer(shown_stats(stats)))
             }
-            (Err(LeafFailure::Unreachable(why) | LeafFailure::Missing(why)), _) if rows > 0 => {
+            (Err(LeafFailure::Failed(why)), _) if rows > 0 && why.kind != FailureKind::Sql => {
                 Err(LeafFailure::BrokeOff { rows, why })
             }
             (Err(failure), _) => Err(failure),
@@ -342,7 +299,7 @@ impl LeafRequest {
         batch: Batch,
     ) -> Result<(), LeafFailure> {
         let at = usize::try_from(fragment).unwrap_or(usize::MAX);
-        let fault = |why: &str| LeafFailure::missing(&format!("failed: its answer makes no sense: {why}"));
+        let fault = |why: &str| LeafFailure::of(format!("failed: its answer makes no sense: {why}"));
         let of_task =
             self.task.fragments.get(at).ok_or_else(|| fault("rows of a fragment that it was not asked for"))?;
         of_task.check(&batch).map_err(|why| fault(&why))?;
@@ -366,7 +323,7 @@ impl LeafRequest {
         rows: &mut RowSink,
     ) -> Result<NodeStats, LeafFailure> {
         let Some(executor) = self.way.executor_of(node) else {
-            return Err(LeafFailure::Missing("failed: it is not in this process".to_owned()));
+            return Err(LeafFailure::of("failed: it is not in this process"));
         };
         if let Some(small) = executor.run_inline(&self.task, self.snapshot) {
             let small = small.map_err(LeafFailure::of)?;
@@ -410,26 +367,28 @@ impl LeafRequest {
         reached_by: Instant,
         rows: &mut RowSink,
     ) -> Result<NodeStats, LeafFailure> {
-        let lost = |error: AskError| LeafFailure::of_transport(&error);
         let Some(mesh) = self.way.mesh() else {
-            return Err(LeafFailure::Missing("failed: there is no mesh to ask it through".to_owned()));
+            return Err(LeafFailure::of("failed: there is no mesh to ask it through"));
         };
         let asked = mesh.ask_encoded(&to.name, to.address, request, self.deadline.into());
         let mut responses = if reached_by < self.deadline {
             let reached = tokio::time::timeout_at(reached_by.into(), asked).await;
-            reached.map_err(|_| LeafFailure::Unreachable("unreachable: no sign of it in half of the time".into()))?
+            let late = || Failure::new(FailureKind::Unreachable, "unreachable: no sign of it in half of the time");
+            reached.map_err(|_| LeafFailure::of(late()))?
         } else {
             asked.await
         }
-        .map_err(lost)?;
+        .map_err(LeafFailure::of)?;
         loop {
-            match responses.next().await.map_err(lost)? {
+            match responses.next().await.map_err(LeafFailure::of)? {
                 Some(Response::Batch { fragment, batch }) => self.accept(rows, 1, fragment, batch).await?,
                 Some(Response::Done(stats)) => return Ok(stats),
                 Some(Response::Failed(error)) => return Err(LeafFailure::of(error)),
-                Some(Response::Unsupported(what)) => return Err(LeafFailure::missing(&format!("refused: {what}"))),
-                Some(other) => return Err(LeafFailure::missing(&format!("failed: {}", other.summary()))),
-                None => return Err(LeafFailure::Missing("failed: its answer ended early".to_owned())),
+                Some(Response::Unsupported(what)) => {
+                    return Err(LeafFailure::of(Failure::new(FailureKind::Refused, format!("refused: {what}"))));
+                }
+                Some(other) => return Err(LeafFailure::of(format!("failed: {}", other.summary()))),
+                None => return Err(LeafFailure::of("failed: its answer ended early")),
             }
         }
     }

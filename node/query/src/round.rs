@@ -148,7 +148,7 @@ impl RoundRequest {
         } else {
             tokio::select! {
                 stats = request.run_at(to, &self.encoded, request.deadline, &mut rows) => stats,
-                () = self.stop.cancelled() => return Err(LeafFailure::Missing("cancelled".to_owned())),
+                () = self.stop.cancelled() => return Err(LeafFailure::of("cancelled")),
             }
         };
         rows.finish(outcome)

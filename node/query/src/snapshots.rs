@@ -112,7 +112,7 @@ impl Snapshots {
             ));
         }
         if earlier.is_none() && wanted.keep_ms > 0 && state.kept.len() >= MAX_KEPT {
-            return Err(NodeError::Failed(format!(
+            return Err(NodeError::Busy(format!(
                 "busy: {MAX_KEPT} questions in two rounds have their snapshots kept here; ask again in some seconds"
             )));
         }

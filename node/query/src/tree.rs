@@ -12,12 +12,13 @@ use std::time::Duration;
 use certs::NodeName;
 use gossip::cells::CellId;
 use model::wire::{FromLeaf, Leaf, LeafReply, Request, Response};
+use model::{Failure, FailureKind};
 use query_planner::{Combine, NodeTask};
 use tokio::time::timeout;
 
 use super::inbox::ResponseSender;
 use super::keepalive::silence_limit;
-use super::leaf::{LeafEvent, LeafFailure, LeafRequest, RowSink, Target, shown};
+use super::leaf::{LeafEvent, LeafFailure, LeafRequest, RowSink, Target};
 
 /// Of the time left, what an aggregator may not use: then it sends what it has, and the coordinator
 /// can still take it.
@@ -100,7 +101,7 @@ pub(super) async fn ask(
         match rows {
             Some(rows) if rows.sent_rows() > 0 => {
                 let why = format!("the node that asked it was lost: {}", lost.as_deref().unwrap_or("it ended early"));
-                let broke_off = rows.finish(Err(LeafFailure::Missing(why)));
+                let broke_off = rows.finish(Err(LeafFailure::of(why)));
                 let _ = events.send(LeafEvent::Finished(leaf.0, broke_off)).await;
             }
             Some(_) => direct(leaf.clone()),
@@ -162,7 +163,7 @@ async fn ask_through(
                     Ok(()) => {}
                     // Of all its leaves' rows none are known to be complete: they are asked
                     // themselves.
-                    Err(LeafFailure::Missing(why)) => return Err(why),
+                    Err(LeafFailure::Failed(failure)) => return Err(failure.message),
                     Err(failure) => {
                         open.fill_with(|| None);
                         let failed = combined.finish(Err(failure));
@@ -197,21 +198,17 @@ async fn ask_through(
                             Ok(()) => continue,
                             // Whether the leaf sent it, or the aggregator made it: that one is
                             // asked itself.
-                            Err(LeafFailure::Missing(why)) if rows.sent_rows() == 0 => {
-                                Err(LeafFailure::Unreachable(why))
+                            Err(LeafFailure::Failed(failure)) if rows.sent_rows() == 0 => {
+                                Err(LeafFailure::Failed(Failure { kind: FailureKind::Unreachable, ..failure }))
                             }
                             Err(failure) => Err(failure),
                         },
                         LeafReply::Done(stats) => Ok(stats),
-                        LeafReply::Failed(error) => Err(LeafFailure::of(error)),
-                        LeafReply::Missing(why) if why.starts_with("unreachable") => {
-                            Err(LeafFailure::Unreachable(shown(&why)))
-                        }
-                        LeafReply::Missing(why) => Err(LeafFailure::missing(&why)),
+                        LeafReply::Failed(failure) => Err(LeafFailure::of(failure)),
                     };
                     let Some(rows) = sink.take() else { continue };
                     match outcome {
-                        Err(LeafFailure::Unreachable(why)) if rows.sent_rows() == 0 => {
+                        Err(LeafFailure::Failed(why)) if why.is_unreachable() && rows.sent_rows() == 0 => {
                             tracing::debug!(leaf = %leaf.1.name, %why, "asked directly");
                             direct(leaf.clone());
                         }

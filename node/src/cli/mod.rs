@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use ask::{Exit, RanOnNode, UsageError, is_broken_pipe};
+use ask::{Exit, RanOnNode, is_broken_pipe};
 use clap::{FromArgMatches, Parser, Subcommand};
 
 #[cfg(feature = "archive")]
@@ -123,7 +123,7 @@ enum Command {
 /// What a build without the feature `archive` says where one is asked for.
 #[cfg(not(feature = "archive"))]
 fn without_archives() -> anyhow::Error {
-    UsageError(
+    ask::UsageError(
         "this build reads and writes no archive: build it with the feature `archive` (`make build` does)".to_owned(),
     )
     .into()
@@ -193,7 +193,7 @@ pub fn run() -> ExitCode {
             }
             // It may contain text of others: of a node, of a file.
             pipes::say(&ask::output::said(&format!("rankmesh: {error:#}")));
-            ExitCode::from(if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed } as u8)
+            ExitCode::from(if ask::is_usage(&error) { Exit::Usage } else { Exit::Failed } as u8)
         }
     }
 }

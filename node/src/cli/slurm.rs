@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::agent::RecordingState;
 use ask::values::{parse_duration, parse_label};
 use ask::{Exit, UsageError};
 use clap::{Args, Subcommand};
@@ -132,11 +133,11 @@ fn report(founded: &Founded) -> anyhow::Result<()> {
     for (node, why) in &founded.missing {
         eprintln!("rankmesh: missing: {node}: {why}");
     }
-    for (why, nodes) in &founded.not_recording {
+    for (state, nodes) in &founded.not_recording {
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        match why.strip_prefix("failed: ") {
-            Some(why) => eprintln!("rankmesh: not recording on {}: {why}", nodes.join(", ")),
-            None => eprintln!("rankmesh: recording on {}: {why}", nodes.join(", ")),
+        match state {
+            RecordingState::Failed(why) => eprintln!("rankmesh: not recording on {}: {why}", nodes.join(", ")),
+            state => eprintln!("rankmesh: recording on {}: {state}", nodes.join(", ")),
         }
     }
     eprintln!(

@@ -76,16 +76,16 @@ impl Backend for Stores {
                 match request {
                     LocalRequest::Query(question) => query(&self.coordinator, question, &caller, ended, take).await,
                     LocalRequest::Stragglers(question) => {
-                        document(&stragglers::verdict(of, question, &caller, ended).await)
+                        document(stragglers::verdict(of, question, &caller, ended).await)
                     }
-                    LocalRequest::Explain(question) => document(&explain::answer(of, question, &caller, ended).await),
+                    LocalRequest::Explain(question) => document(explain::answer(of, question, &caller, ended).await),
                     LocalRequest::Board(question) => {
                         let newest_ns =
                             query::files::span_ns(&self.coordinator).map(|(_, newest_ns)| newest_ns.saturating_add(1));
                         let span = BoardSpan::of(question, newest_ns);
                         match board_of_stores::board(&self.coordinator, &span, &caller, &ended).await {
                             Ok(board) => Ok(Reply::Board(Box::new(board))),
-                            Err(error) => Err(no_answer(&error)),
+                            Err(error) => Err(no_answer(error)),
                         }
                     }
                     LocalRequest::Nodes => {
@@ -93,7 +93,7 @@ impl Backend for Stores {
                     }
                     LocalRequest::Tables => {
                         let tables = query::tables::tables(&self.coordinator, Instant::now() + FOR_TABLES).await;
-                        document(&tables.map_err(|message| AskError::Failed { message, coverage: None }))
+                        document(tables.map_err(AskError::failed))
                     }
                     LocalRequest::Doctor => Err(only_agents("a mesh is examined by its agents")),
                     LocalRequest::Stacks(_) => Err(only_agents("stacks are read from processes that run")),
@@ -132,19 +132,17 @@ fn only_agents(why: &str) -> anyhow::Error {
     UsageError(format!("{why}: ask an agent, without --db")).into()
 }
 
-fn document<T: Serialize>(answer: &Result<T, AskError>) -> anyhow::Result<Reply> {
+fn document<T: Serialize>(answer: Result<T, AskError>) -> anyhow::Result<Reply> {
     match answer {
-        Ok(answer) => Ok(Reply::Text(serde_json::to_string(answer)?)),
+        Ok(answer) => Ok(Reply::Text(serde_json::to_string(&answer)?)),
         Err(error) => Err(no_answer(error)),
     }
 }
 
-fn no_answer(error: &AskError) -> anyhow::Error {
+fn no_answer(error: AskError) -> anyhow::Error {
     match error {
-        AskError::Wrong(message) => UsageError(message.clone()).into(),
-        AskError::Failed { message, coverage } => {
-            NoAnswer { message: message.clone(), coverage: coverage.clone() }.into()
-        }
+        AskError::Wrong(failure) => ::ask::wrong(failure),
+        AskError::Failed { failure, coverage } => NoAnswer { failure, coverage }.into(),
     }
 }
 
@@ -168,6 +166,6 @@ async fn query(
             hand_on(RowChunk { columns: answer.columns, rows: answer.rows })?;
             Ok(Reply::Result { coverage, elapsed_ms: elapsed.as_secs_f64() * 1e3, explained })
         }
-        Err(error) => Err(error.downcast().map_or_else(|other| other, |error| no_answer(&error))),
+        Err(error) => Err(error.downcast().map_or_else(|other| other, no_answer)),
     }
 }

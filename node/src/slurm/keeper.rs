@@ -14,6 +14,7 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use agent::RecordingState;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +45,8 @@ pub enum AgentMessage {
         node: String,
         /// How many.
         members: usize,
-        /// Its recording: "on", "off" or "failed: why".
-        recording: String,
+        /// How it is recorded.
+        recording: RecordingState,
     },
     /// It could not start.
     Failed {

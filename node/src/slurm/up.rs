@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use agent::RecordingState;
 use anyhow::{Context, bail, ensure};
 use ask::paths;
 use certs::{Authority, MeshName, NodeName};
@@ -63,8 +64,8 @@ pub struct Founded {
     pub ready: usize,
     /// Each node that does not, and its state.
     pub missing: BTreeMap<String, String>,
-    /// Nodes that do not record everything, by the state of their recording ("failed: why" …).
-    pub not_recording: BTreeMap<String, BTreeSet<String>>,
+    /// Nodes that do not record everything, by how they are recorded.
+    pub not_recording: BTreeMap<RecordingState, BTreeSet<String>>,
     /// The wanted nodes are there.
     pub complete: bool,
     /// It was there already.
@@ -270,7 +271,7 @@ struct Roll {
     nodes: Vec<String>,
     enough: usize,
     started: BTreeSet<String>,
-    live: BTreeMap<String, (usize, String)>,
+    live: BTreeMap<String, (usize, RecordingState)>,
     failed: BTreeMap<String, String>,
 }
 
@@ -320,10 +321,10 @@ impl Roll {
         self.nodes.iter().filter(|node| !self.is_ready(node)).map(|node| (node.clone(), what(node))).collect()
     }
 
-    fn not_recording(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    fn not_recording(&self) -> BTreeMap<RecordingState, BTreeSet<String>> {
+        let mut reasons: BTreeMap<RecordingState, BTreeSet<String>> = BTreeMap::new();
         for (node, (_, recording)) in &self.live {
-            if !["on", "off"].contains(&recording.as_str()) {
+            if !matches!(recording, RecordingState::On | RecordingState::Off) {
                 reasons.entry(recording.clone()).or_default().insert(node.clone());
             }
         }
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     fn live(node: &str, members: usize) -> AgentMessage {
-        AgentMessage::Live { node: node.into(), members, recording: "failed: no CAP_BPF".into() }
+        AgentMessage::Live { node: node.into(), members, recording: RecordingState::Failed("no CAP_BPF".into()) }
     }
 
     #[test]
@@ -353,7 +354,7 @@ mod tests {
         roll.take(live("b", 2));
         assert!(roll.complete());
         assert_eq!(roll.missing()["c"], "no such file");
-        assert_eq!(roll.not_recording()["failed: no CAP_BPF"].len(), 2);
+        assert_eq!(roll.not_recording()[&RecordingState::Failed("no CAP_BPF".into())].len(), 2);
     }
 
     #[test]

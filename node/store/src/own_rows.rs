@@ -173,7 +173,7 @@ impl Behind {
             ("offcpu", "next_pid" | "next_comm") => {
                 format!("CASE WHEN {} THEN t.{name} END AS {name}", self.is_own("t.next_pid", "t.ts_ns", "t.ts_ns"))
             }
-            ("request_stretches", "taken_by_pid" | "taken_by") => {
+            ("request_stretches", "taken_by_pid" | "taken_by" | "taken_by_tenant") => {
                 format!("CASE WHEN {} THEN t.{name} END AS {name}", self.is_own("t.taken_by_pid", "t.ts_ns", "t.ts_ns"))
             }
             ("findings", "cause") => format!("NULL AS {name}"),
@@ -299,6 +299,7 @@ mod tests {
             kind: "ready",
             taken_by_pid: Some(9),
             taken_by: Some("bob-s-miner".to_owned()),
+            taken_by_tenant: Some("user:bob".to_owned()),
             ..RequestStretch::default()
         };
         let stretch = Record::RequestStretch(Box::new(stretch));
@@ -377,7 +378,8 @@ mod tests {
         assert_eq!(int(&nobody, sources), int(&connect(store.path()), sources), "names are everybody's");
         // What one's own rows show of others is left out.
         assert_eq!(int(&ada, "SELECT next_pid IS NULL AND next_comm IS NULL FROM offcpu"), 1);
-        let taken = "SELECT taken_by_pid IS NULL AND taken_by IS NULL FROM request_stretches";
+        let taken =
+            "SELECT taken_by_pid IS NULL AND taken_by IS NULL AND taken_by_tenant IS NULL FROM request_stretches";
         assert_eq!((int(&ada, taken), int(&bob, taken)), (1, 0));
         assert_eq!(int(&ada, "SELECT cause IS NULL AND detail = '{}' AND job_id = '7' FROM findings"), 1);
         // A job's number that others claim, too, counts for nobody.

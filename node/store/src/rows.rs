@@ -270,8 +270,8 @@ impl<'c> Statements<'c> {
             // Found again: what is newly known wins, what was known stays.
             process: conn.prepare(
                 "INSERT INTO processes (pid, start_ns, seen_ns, exe, comm, rank, local_rank, world_size, job_id, step_id, \
-                 container_id, cgroup_path, user, uid, pod, cgroup_id) \
-                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16) \
+                 container_id, cgroup_path, user, uid, pod, cgroup_id, tenant) \
+                 VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17) \
                  ON CONFLICT (pid, start_ns) DO UPDATE SET seen_ns = excluded.seen_ns, exe = excluded.exe, \
                  comm = excluded.comm, rank = ifnull(excluded.rank, rank), \
                  local_rank = ifnull(excluded.local_rank, local_rank), \
@@ -279,7 +279,7 @@ impl<'c> Statements<'c> {
                  step_id = ifnull(excluded.step_id, step_id), \
                  container_id = ifnull(excluded.container_id, container_id), cgroup_path = excluded.cgroup_path, \
                  user = excluded.user, uid = ifnull(excluded.uid, uid), pod = ifnull(excluded.pod, pod), \
-                 cgroup_id = ifnull(excluded.cgroup_id, cgroup_id)",
+                 cgroup_id = ifnull(excluded.cgroup_id, cgroup_id), tenant = excluded.tenant",
             )?,
             last_program: conn.prepare(
                 "SELECT start_ns, exe = ?3 AND uid IS ?4 FROM processes WHERE pid = ?1 AND start_ns >= ?2 \
@@ -360,6 +360,7 @@ impl<'c> Statements<'c> {
             p.uid,
             p.pod,
             p.cgroup_id.map(bits),
+            p.tenant(),
         ])?;
         Ok(Stored::Row)
     }

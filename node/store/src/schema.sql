@@ -152,6 +152,7 @@ CREATE TABLE processes (
     pod          TEXT,
     uid          INTEGER,
     cgroup_id    INTEGER,
+    tenant       TEXT    NOT NULL,
     PRIMARY KEY (pid, start_ns)
 ) STRICT;
 CREATE INDEX processes_seen ON processes (seen_ns);
@@ -248,6 +249,9 @@ CREATE TABLE request_stretches (
     awaited_in        TEXT,
     taken_by_pid      INTEGER,
     taken_by          TEXT,
+    taken_by_tenant   TEXT,
+    tenant            TEXT    NOT NULL,
+    stands_for        INTEGER NOT NULL,
     cgroup_id         INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX request_stretches_ts ON request_stretches (ts_ns);

@@ -205,7 +205,8 @@ fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
         for n in 0..1_170 {
             ask(&mut connection, &format!("/4/{n}"));
         }
-        let hog = Command::new("taskset").args(["-c", "0", "sh", "-c", "while :; do :; done"]).spawn();
+        let mut hog = Command::new("taskset");
+        let hog = hog.args(["-c", "0", "sh", "-c", "while :; do :; done"]).env("SLURM_JOB_ID", "77").spawn();
         let hog = Killed(hog.expect("a hog starts"));
         for n in 0..30 {
             ask(&mut connection, &format!("/40/{n}"));
@@ -220,9 +221,22 @@ fn a_program_on_the_servers_core_is_what_the_slowest_waited_for() {
         };
         // 40 ms of their own work in place of 4, and as much for the other program.
         let parts_are_right = of("cpu_taken") > 0.25 && of("on_cpu") > 0.1 && of("asleep") < 0.25;
-        let is_named = parts.iter().any(|more| more["part"]["of"] == "sh");
+        let is_named = parts.iter().any(|more| more["part"]["of"] == "sh of job:77");
         if parts_are_right && is_named { Ok(()) } else { Err(answer) }
     });
+    // Who delays whom, of all requests, and who has servers.
+    let saved = |name: &str| -> Vec<Value> {
+        let output = lab.ask("n1", "query", &["--saved", name, "--format", "json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        answer["rows"].as_array().expect("rows").clone()
+    };
+    let delays = saved("delays-by-tenant");
+    let by_job: Vec<&Value> = delays.iter().filter(|row| row[2] == "job:77" && row[3] == "sh").collect();
+    let delayed_ns = by_job.iter().filter_map(|row| row[5].as_f64()).sum::<f64>();
+    assert!(!by_job.is_empty() && delayed_ns > 30.0 * 10e6, "{delays:?}");
+    let tenants = saved("tenants");
+    assert!(tenants.len() == 1 && tenants[0][0] == by_job[0][0] && tenants[0][1] == "chat", "{tenants:?}");
+    assert!(tenants[0][3].as_i64().is_some_and(|requests| requests % 1_200 == 0), "{tenants:?}");
 }
 
 /// Ordinary requests of a kind to `threads_server.py`, and those that are made slow: more than one in a

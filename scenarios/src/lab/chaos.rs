@@ -383,9 +383,9 @@ impl Run {
                 (ended, Came::Answer(answer.rows, coverage))
             }
             Ok((ended, Ok(QueryOutcome::Plan(plan)))) => (ended, Came::Failed(plan)),
-            Ok((ended, Err(AskError::Wrong(message)))) => (ended, Came::Wrong(message)),
-            Ok((ended, Err(AskError::Failed { message, coverage }))) => {
-                (ended, Came::Failed(format!("{message} ({coverage:?})")))
+            Ok((ended, Err(AskError::Wrong(failure)))) => (ended, Came::Wrong(failure.message)),
+            Ok((ended, Err(AskError::Failed { failure, coverage }))) => {
+                (ended, Came::Failed(format!("{failure} ({coverage:?})")))
             }
             Err(_) => (Instant::now(), Came::Nobody),
         };

@@ -177,8 +177,12 @@ impl Fanout for MemoryFanout<'_> {
             .map_err(|error| match error {
                 NodeError::Sql(message) => RunError::Sql(message),
                 NodeError::OverBudget(message) => RunError::OverBudget(format!("{name}: {message}")),
-                NodeError::Stopped(message) => RunError::Stopped(format!("{name}: {message}")),
-                NodeError::Failed(message) => RunError::Internal(format!("{name}: {message}")),
+                NodeError::Stopped(message) | NodeError::Timeout(message) => {
+                    RunError::Stopped(format!("{name}: {message}"))
+                }
+                NodeError::Failed(message) | NodeError::Busy(message) => {
+                    RunError::Internal(format!("{name}: {message}"))
+                }
             })?;
             for (part, batch) in batches {
                 sink(name, part, Cow::Owned(batch))?;

@@ -112,10 +112,10 @@ impl Transport for QuicTransport {
             Ok(QueryOutcome::Plan(_)) => {
                 Reply::Failed { message: "a plan instead of an answer".to_owned(), plan: None }
             }
-            Err(AskError::Wrong(message)) => Reply::Refused(message),
+            Err(AskError::Wrong(failure)) => Reply::Refused(failure.message),
             // What SQL errors and what the mesh fails at is one kind of error here; the union tells
             // them apart.
-            Err(AskError::Failed { message, .. }) => Reply::SqlError(message),
+            Err(AskError::Failed { failure, .. }) => Reply::SqlError(failure.message),
         })
     }
 }

@@ -5,10 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::texts::comparison;
+
 /// The modules of one crate, inline ones included, by path from its root.
 #[derive(Default)]
 pub(crate) struct Crate {
     modules: BTreeMap<Vec<String>, Module>,
+    /// Comparisons of texts of errors, by file.
+    pub(crate) compared: BTreeSet<(PathBuf, String)>,
 }
 
 struct Module {
@@ -41,6 +45,7 @@ impl Crate {
         let token = |at: usize| tokens.get(at).map_or("", String::as_str);
         let mut at = 0;
         while at < tokens.len() {
+            self.compared.extend(comparison(tokens, at).map(|compared| (file.to_owned(), compared)));
             match (token(at), token(at + 1)) {
                 ("#", "[") => {
                     let end = closing(tokens, at + 1);
@@ -318,17 +323,34 @@ fn raw_string(text: &[char], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The circles of a crate with these files, by names.
-    fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    /// A crate with these files; what `of` makes of it and its folder.
+    fn with_files<T>(files: &[(&str, &str)], of: impl Fn(&Crate, &Path) -> T) -> T {
         let dir = tempfile::tempdir().unwrap();
         for (name, source) in files {
             let file = dir.path().join(name);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, source).unwrap();
         }
-        let short = |file: &PathBuf| file.strip_prefix(dir.path()).unwrap().display().to_string();
-        let found = circles(&Crate::read(&dir.path().join("lib.rs")).arrows());
-        found.iter().map(|circle| circle.iter().map(short).collect()).collect()
+        of(&Crate::read(&dir.path().join("lib.rs")), dir.path())
+    }
+
+    /// The circles of a crate with these files, by names.
+    fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        with_files(files, |read, folder| {
+            let short = |file: &PathBuf| file.strip_prefix(folder).unwrap().display().to_string();
+            circles(&read.arrows()).iter().map(|circle| circle.iter().map(short).collect()).collect()
+        })
+    }
+
+    #[test]
+    fn decisions_by_texts_of_errors_are_found_and_those_of_tests_are_not() {
+        let lib = "fn f() { self.why\n.starts_with(\"x\"); error.to_string().contains(\"y\"); \
+             format!(\"{error:#}\").contains(\"y\"); why == \"z\"; why == other; match &why.as_str() { _ => {} } }\
+             #[cfg(test)] mod tests { fn f() { message.contains(\"x\") } }";
+        let found = with_files(&[("lib.rs", lib)], |read, _| read.compared.clone());
+        let found: Vec<String> = found.into_iter().map(|(_, compared)| compared).collect();
+        let expected = ["format!().contains", "match why", "to_string().contains", "why ==", "why.starts_with"];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The layers that docs/architecture.md draws are those of the code: its table of crates says what
 //! each of them uses, no crate uses one above it, front ends reach no agent, and within a crate no
-//! files import each other in a circle (other than a module and its own children).
+//! files import each other in a circle (other than a module and its own children). And no source
+//! decides by the text of an error.
 
 mod imports;
+mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::process::Command;
 
 use imports::{Crate, circles};
 use serde_json::Value;
+use texts::ALLOWED;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace")
@@ -116,6 +119,25 @@ fn front_ends_reach_no_agent_no_mesh_and_no_libbpf() {
             assert!(!reached.contains(forbidden), "{name} reaches {forbidden}");
         }
     }
+}
+
+#[test]
+fn no_source_decides_by_the_text_of_an_error() {
+    let root = root();
+    let mut found = BTreeSet::new();
+    // What only tests and measures reads what people do.
+    for (_, package) in packages().into_iter().filter(|(name, _)| name != "scenarios") {
+        for crate_root in package.roots {
+            for (file, compared) in Crate::read(&crate_root).compared {
+                found.insert((file.strip_prefix(&root).unwrap_or(&file).display().to_string(), compared));
+            }
+        }
+    }
+    let allowed: BTreeSet<_> = ALLOWED.iter().map(|(file, text, _)| ((*file).to_owned(), (*text).to_owned())).collect();
+    let new: Vec<_> = found.difference(&allowed).collect();
+    assert!(new.is_empty(), "give these errors a kind or a type (model::Failure): {new:#?}");
+    let gone: Vec<_> = allowed.difference(&found).collect();
+    assert!(gone.is_empty(), "no longer there: {gone:#?}");
 }
 
 #[test]

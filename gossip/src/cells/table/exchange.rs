@@ -54,19 +54,19 @@ impl Table {
         let beat = |(id, cell): (&CellId, &Cell)| Beat {
             cell: *id,
             stamp: cell.stamp(Which::Told),
+            saying: cell.saying(Which::Told),
             beats: told(cell),
             silent: cell.silent,
         };
         self.cells.iter().filter(|(_, cell)| cell.is_told(Which::Told)).map(beat).collect()
     }
 
-    /// A number that is another where anything but beats is known otherwise of the cells that are
-    /// heard, by these reports.
+    /// A number that is another where these reports of the cells that are heard say something else.
     pub(crate) fn stamp(&self, which: Which) -> u64 {
         self.cells
             .values()
             .filter(|cell| cell.is_told(which) && !cell.silent)
-            .fold(0, |stamp, cell| mix(stamp ^ cell.stamp(which)))
+            .fold(0, |stamp, cell| mix(stamp ^ cell.saying(which)))
     }
 
     /// A delegate has all that this node has with its rolls.
@@ -119,7 +119,12 @@ impl Table {
                 self.version += u64::from(cell.set_silent(true, now));
                 continue;
             }
-            if cell.stamp(Which::WithRoll) != beat.stamp {
+            // A silent cell is heard again by its beats, which are those of reports with the same numbers.
+            let is_known = match delegate {
+                Some(_) if !cell.silent => cell.saying(Which::WithRoll) == beat.saying,
+                _ => cell.stamp(Which::WithRoll) == beat.stamp,
+            };
+            if !is_known {
                 differ.push(cell.known(beat.cell));
                 continue;
             }
@@ -321,6 +326,7 @@ impl Table {
             self.judge(left, now);
         }
         let report = self.pool.report(report.id(), report);
+        let saying = report.saying();
         let is_new = self.cells.get(&id).is_none_or(|cell| cell.old);
         let cell = self.cells.entry(id).or_default();
         if is_new {
@@ -330,6 +336,7 @@ impl Table {
         let vouchers = delegate.into_iter().collect();
         cell.reports.push(Kept {
             report,
+            saying,
             author,
             beat,
             first: (now, beat),

@@ -1,6 +1,7 @@
 //! What else the culprit's host recorded around the onset: which tasks came to take CPUs, clocks,
 //! load and memory before and after, other jobs, and what people noted.
 
+use model::Failure;
 use model::cells::{integer, real, text};
 use model::explanation::Explanation;
 use parking_lot::Mutex;
@@ -70,17 +71,17 @@ struct Around<'a> {
     sql: Mutex<Vec<(String, String)>>,
 }
 
-type Changes = Result<Vec<String>, String>;
+type Changes = Result<Vec<String>, Failure>;
 
 impl Around<'_> {
     /// Rows of the culprit's host, as far as the requester may see them.
-    async fn rows(&self, title: &str, sql: String) -> Result<Vec<Vec<Value>>, String> {
+    async fn rows(&self, title: &str, sql: String) -> Result<Vec<Vec<Value>>, Failure> {
         let of_node = format!("{title} (--nodes {})", self.culprit.node);
         self.sql.lock().push((of_node, sql.clone()));
         self.requester.shown(sql, &self.culprit.node).await
     }
 
-    async fn cpu(&self) -> Result<Option<i64>, String> {
+    async fn cpu(&self) -> Result<Option<i64>, Failure> {
         let rows = self
             .rows("the CPU that it ran on", format!(
                 "SELECT cpu, count(*) AS n FROM offcpu WHERE pid = {} AND ts_ns >= {} AND cpu IS NOT NULL GROUP BY cpu ORDER BY n DESC LIMIT 1",
@@ -90,7 +91,7 @@ impl Around<'_> {
         Ok(rows.first().and_then(|row| integer(row, 0)))
     }
 
-    async fn cgroup(&self) -> Result<Option<String>, String> {
+    async fn cgroup(&self) -> Result<Option<String>, Failure> {
         let rows = self
             .rows(
                 "its cgroup",
@@ -106,7 +107,7 @@ impl Around<'_> {
     /// Tasks that took CPUs from ranks of this host after the onset and not before.
     async fn takers(&self) -> Changes {
         if !sees_processes(self.requester.caller) {
-            return Err("other users' processes are not shown to readers".to_owned());
+            return Err("other users' processes are not shown to readers".into());
         }
         let rows = self
             .rows("who took CPUs there", format!(

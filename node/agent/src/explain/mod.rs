@@ -16,7 +16,7 @@ use ::causes::Cause;
 use explain::chain;
 use futures::future::join_all;
 use model::explanation::{Cost, EXPLANATION_VERSION, Explanation, Place, Since};
-use model::{AskedSpan, Coverage, ExplainQuestion, ExplainWhat, Missing, StragglersQuestion};
+use model::{AskedSpan, Coverage, ExplainQuestion, ExplainWhat, Failure, Missing, StragglersQuestion};
 use query::access::{Access, Caller};
 use query::ask::AskError;
 use query_planner::Value;
@@ -79,7 +79,7 @@ enum About {
 
 async fn about(requester: &Requester<'_>, ts_ns: i64) -> Result<About, AskError> {
     let sql = format!("SELECT {} FROM findings WHERE ts_ns = {ts_ns} LIMIT 1", tail::COLUMNS);
-    let rows = requester.shown(sql, "").await.map_err(|message| AskError::Failed { message, coverage: None })?;
+    let rows = requester.shown(sql, "").await.map_err(AskError::failed)?;
     if let Some(finding) = rows.first().and_then(|row| tail::Finding::of(row)) {
         return Ok(About::Tail(finding));
     }
@@ -88,7 +88,7 @@ async fn about(requester: &Requester<'_>, ts_ns: i64) -> Result<About, AskError>
             // The end of it: what a verdict is made of.
             Ok(About::Span(*since_ns.max(&until_ns.saturating_sub(60_000_000_000)), *until_ns))
         }
-        _ => Err(AskError::Wrong(format!(
+        _ => Err(AskError::wrong(format!(
             "there is no finding {ts_ns}; rankmesh query \"SELECT ts_ns, verdict, rank FROM findings\" lists them"
         ))),
     }
@@ -111,12 +111,12 @@ impl<'a> Requester<'a> {
     }
 
     /// Rows that are shown as they are, asked for with the requester's own rights.
-    async fn shown(&self, sql: String, node: &str) -> Result<Vec<Vec<Value>>, String> {
+    async fn shown(&self, sql: String, node: &str) -> Result<Vec<Vec<Value>>, Failure> {
         let nodes = if node.is_empty() { Vec::new() } else { vec![node.to_owned()] };
         self.asking(self.caller).rows(sql, &nodes).await.map(|(rows, _)| rows)
     }
 
-    async fn analysed(&self, sql: String) -> Result<Vec<Vec<Value>>, String> {
+    async fn analysed(&self, sql: String) -> Result<Vec<Vec<Value>>, Failure> {
         self.asking(self.analysis).rows(sql, &[]).await.map(|(rows, _)| rows)
     }
 }
@@ -310,7 +310,7 @@ async fn examples(
 }
 
 /// Who waited for how long, by a question for that; nobody without one.
-async fn waits_of(requester: &Requester<'_>, sql: Option<&str>) -> Result<Vec<Vec<Value>>, String> {
+async fn waits_of(requester: &Requester<'_>, sql: Option<&str>) -> Result<Vec<Vec<Value>>, Failure> {
     match sql {
         Some(sql) => requester.analysed(sql.to_owned()).await,
         None => Ok(Vec::new()),

@@ -259,7 +259,8 @@ async fn kept(requester: &Requester<'_>, who: &RankRef, since_ns: i64) -> Result
             ),
             &who.node,
         )
-        .await?;
+        .await
+        .map_err(|failure| failure.message)?;
     let stack = |row: &Vec<Value>| match row.as_slice() {
         [Value::Integer(pid), Value::Integer(count), Value::Text(frames)] => Some((
             u32::try_from(*pid).ok()?,

@@ -68,7 +68,7 @@ impl Finding {
             Ok(slowest) => add(&slowest, &mut found),
             Err(why) => {
                 found.coverage.answered = 0;
-                found.coverage.missing.push(model::Missing { node: slow.node, reason: why });
+                found.coverage.missing.push(model::Missing { node: slow.node, reason: why.message });
             }
         }
         found

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use digest::{end_of, window_of};
-use model::{AskedSpan, StragglersQuestion};
+use model::StragglersQuestion;
 use node_bpf::SLICES_BEGIN_EVERY_NS;
 use query::access::Caller;
 use record::unix_now_ns;
@@ -137,14 +137,8 @@ async fn ask(
     hosts: BTreeSet<String>,
     cancelled: CancellationToken,
 ) -> Result<Slice, String> {
-    let question = StragglersQuestion {
-        span: AskedSpan::Now,
-        job: job_id,
-        comm: None,
-        timeout_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
-        nodes: hosts.into_iter().collect(),
-        labels: Vec::new(),
-    };
+    let question =
+        StragglersQuestion { job: job_id, nodes: hosts.into_iter().collect(), ..StragglersQuestion::default() };
     let caller = Caller::agent();
     let deadline = Instant::now() + PATIENCE;
     let asking = Asking { coordinator: &shared.coordinator, caller: &caller, deadline, cancelled: &cancelled };

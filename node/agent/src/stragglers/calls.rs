@@ -140,12 +140,12 @@ impl Calls {
                 "more than {} calls in this time: ask for a shorter one, a job or a communicator (--since, --job, --comm)",
                 self.most
             );
-            return Err(AskError::Failed { message, coverage: None });
+            return Err(AskError::failed(message));
         }
         for row in rows {
             if self.rows.call(row) {
                 let pushed = self.input.push_row(row, &mut self.names);
-                pushed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+                pushed.map_err(|error| AskError::failed(error.to_string()))?;
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ async fn read_calls(
         ask::ask_as(coordinator, asked, caller, cancelled.clone()).await?
     };
     let QueryOutcome::Answer { answer, coverage, .. } = outcome else {
-        return Err(AskError::Failed { message: "the planner gave no answer".into(), coverage: None });
+        return Err(AskError::failed("the planner gave no answer"));
     };
     calls.take(&answer.rows)?;
     Ok(coverage)

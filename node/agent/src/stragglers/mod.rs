@@ -198,7 +198,7 @@ async fn last_of_files(
     let sql = verdicts::last_sql(question.job.as_deref(), question.comm);
     let last_call_ns = match asking.rows_for(question, sql).await {
         Ok((rows, _)) => rows.first().and_then(|row| model::cells::integer(row, 0)),
-        Err(message) => return Err(AskError::Failed { message, coverage: None }),
+        Err(failure) => return Err(AskError::failed(failure)),
     };
     let newest_ns = newest.or(last_call_ns).unwrap_or_else(unix_now_ns);
     let before_ns = |ms| last_call_ns.unwrap_or(newest_ns).min(newest_ns).saturating_sub(ns(ms));
@@ -294,7 +294,7 @@ pub(super) async fn judged<'a>(
     // What nobody asked for, and what is found by it is told everybody: not of a part of the hosts.
     let whole = |complete: bool| match complete || only.is_none() {
         true => Ok(()),
-        false => Err(AskError::Failed { message: "a host of the job did not answer in time".into(), coverage: None }),
+        false => Err(AskError::failed("a host of the job did not answer in time")),
     };
     whole(known.complete)?;
     let span = calls::span_of(question, &clocks, since_ns, until_ns);
@@ -362,8 +362,7 @@ pub(super) async fn judged<'a>(
         (blind_spots, ended(asking, question, &span, &processes).await)
     };
     let (analysed, (blind_spots, ended)) = tokio::join!(analysis, rest);
-    let (mut report, windows) =
-        analysed.map_err(|error| AskError::Failed { message: error.to_string(), coverage: None })?;
+    let (mut report, windows) = analysed.map_err(|error| AskError::failed(error.to_string()))?;
     report.coverage.notes.extend(slices.map(|of| of.note()).into_iter().chain(untold));
     report.coverage.notes.extend(blind_spots);
     report.set_ended(&ended, !processes.is_empty() && ended.len() == processes.len());

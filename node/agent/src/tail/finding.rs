@@ -2,6 +2,7 @@
 
 use explain::tail::grown::{Change, Grown, Window};
 use explain::tail::{Kind, More, Slowest};
+use model::Failure;
 use model::watch::GrownNow;
 use record::units::{duration, short_duration};
 use record::{printable, unix_now_ns};
@@ -27,7 +28,7 @@ pub(super) struct Changed<'a> {
     /// How far the wall clock is ahead of the steady one.
     pub(super) ahead_ns: i64,
     /// Or why that is not known.
-    pub(super) slowest: Result<Slowest, String>,
+    pub(super) slowest: Result<Slowest, Failure>,
 }
 
 /// The largest part of the excess, where it explains enough of it. In words without names of programs:
@@ -132,7 +133,7 @@ impl Changed<'_> {
         };
         let cannot_be_told = match &self.slowest {
             Ok(slowest) => slowest.cannot_be_told.clone(),
-            Err(why) => vec![why.clone()],
+            Err(why) => vec![why.message.clone()],
         };
         json!({
             "text": text, "service": self.service, "p99_ns": self.p99_ns(),

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use explain::tail::Slowest;
 use explain::tail::grown::{Change, History, LEAST_REQUESTS, PAST_NS, Window};
+use model::Failure;
 use query::access::Caller;
 use record::{printable, steady_now_ns, wall_ahead_ns};
 use store::Source;
@@ -151,7 +152,7 @@ impl Looks {
     }
 
     /// Takes up what stood when the agent ended.
-    async fn take_up(&mut self) -> Result<(), String> {
+    async fn take_up(&mut self) -> Result<(), Failure> {
         let now_ns = steady_now_ns();
         let stood = past::stood(self.asking(), &self.node).await?;
         for (name, stood) in stood {

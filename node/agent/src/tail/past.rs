@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use explain::tail::Durations;
 use explain::tail::grown::{Grown, LEAST_REQUESTS, PAST_NS, Window};
+use model::Failure;
 use model::cells::{integer, quoted, real, text};
 use query_planner::Value;
 use record::wall_ahead_ns;
@@ -33,7 +34,7 @@ pub(super) struct Stood {
 ///
 /// # Errors
 /// The store does not answer; in words.
-pub(super) async fn stood(asking: Asking<'_>, node: &str) -> Result<BTreeMap<String, Stood>, String> {
+pub(super) async fn stood(asking: Asking<'_>, node: &str) -> Result<BTreeMap<String, Stood>, Failure> {
     let sql = format!(
         "SELECT json_extract(detail, '$.service'), verdict, since_ns, json_extract(detail, '$.past_p99_ns'), \
          json_extract(detail, '$.p99_ns'), json_extract(detail, '$.past_ns'), json_extract(detail, '$.cause') \
@@ -74,7 +75,7 @@ pub(super) async fn windows(
     node: &str,
     until_ns: i64,
     length: Duration,
-) -> Result<BTreeMap<String, Vec<Window>>, String> {
+) -> Result<BTreeMap<String, Vec<Window>>, Failure> {
     let ahead_ns = wall_ahead_ns();
     let last_ns = until_ns.saturating_add(ahead_ns);
     let long_ns = i64::try_from(length.as_nanos()).unwrap_or(HOUR_NS);
@@ -129,7 +130,7 @@ fn read(row: &[Value], (since_ns, until_ns): (i64, i64)) -> Window {
 }
 
 /// The rows of this host; that it does not answer is an error.
-async fn answered(asking: Asking<'_>, sql: String, node: &str) -> Result<Vec<Vec<Value>>, String> {
+async fn answered(asking: Asking<'_>, sql: String, node: &str) -> Result<Vec<Vec<Value>>, Failure> {
     asking.all_rows(sql, &[node.to_owned()]).await
 }
 

@@ -1,6 +1,7 @@
 //! What makes the slowest requests of a service on one host slow, asked of its store.
 
 use explain::tail::{self, Paths, Request, Slowest};
+use model::Failure;
 use model::cells::quoted;
 
 use super::super::asking::Asking;
@@ -41,7 +42,7 @@ impl Slow {
     ///
     /// # Errors
     /// The host does not answer; in words.
-    pub(crate) async fn slowest(&self, asking: Asking<'_>) -> Result<Slowest, String> {
+    pub(crate) async fn slowest(&self, asking: Asking<'_>) -> Result<Slowest, Failure> {
         let from_ns = tail::slow_from_ns(self.p99_ns);
         let route = if self.with_names { tail::ROUTE } else { "''" };
         let of_span = self.conditions(self.since_ns, self.until_ns);
@@ -59,12 +60,12 @@ impl Slow {
         Ok(tail::slowest(from_ns, &slow, &ordinary, EXAMPLES))
     }
 
-    async fn requests(&self, asking: Asking<'_>, sql: String) -> Result<Vec<Request>, String> {
+    async fn requests(&self, asking: Asking<'_>, sql: String) -> Result<Vec<Request>, Failure> {
         let (rows, _) = asking.rows(sql, std::slice::from_ref(&self.node)).await?;
         Ok(rows.iter().map(|row| tail::request(row)).collect())
     }
 
-    async fn add_paths(&self, asking: Asking<'_>, requests: &mut [Request]) -> Result<(), String> {
+    async fn add_paths(&self, asking: Asking<'_>, requests: &mut [Request]) -> Result<(), Failure> {
         let names = if self.with_names { tail::NAMES } else { ["''"; 3] };
         let mut paths = Paths::default();
         for times in tail::path_times(requests) {

@@ -21,7 +21,7 @@ const PATHS_AT_ONCE: usize = 500;
 /// Method and path of a request, as SQL.
 pub const ROUTE: &str = "ifnull(method || ' ', '') || ifnull(route, '(no path)')";
 /// Columns of `request_stretches` that tell on other users: the last three of [`paths_sql`].
-pub const NAMES: [&str; 3] = ["process", "thread", "taken_by"];
+pub const NAMES: [&str; 3] = ["process", "thread", "taken_by || ifnull(' of ' || nullif(taken_by_tenant, tenant), '')"];
 
 /// From which duration on requests are slow, where this is the 99th percentile. It is a little less:
 /// else those that all take as long would be on either side of it by chance.

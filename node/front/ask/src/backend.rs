@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::board::Board;
-use model::{Coverage, LocalRequest, OnBehalf};
+use model::{Coverage, Failure, LocalRequest, OnBehalf};
 use query_planner::{ColumnMeta, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -48,10 +48,10 @@ pub type Take<'a> = &'a mut dyn FnMut(Piece) -> anyhow::Result<()>;
 
 /// Error: no answer, with what is known about the coverage.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}")]
+#[error("{failure}")]
 pub struct NoAnswer {
     /// The reason.
-    pub message: String,
+    pub failure: Failure,
     /// The coverage so far.
     pub coverage: Option<Coverage>,
 }

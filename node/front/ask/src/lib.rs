@@ -26,8 +26,8 @@ pub mod values;
 mod wait;
 
 pub use backend::{Backend, Connector, NoAnswer, Piece, Reply, Stopped, Take};
-pub use exit::{Exit, RanOnNode, UsageError, is_broken_pipe, is_forbidden};
+pub use exit::{Exit, Forbidden, RanOnNode, UsageError, is_broken_pipe, is_forbidden, is_usage, wrong};
 pub use jobs::{Chosen, JobSeen, UnknownJob};
-pub use socket::SocketBackend;
+pub use socket::{NoAgent, SocketBackend, WentAway};
 pub use target::Target;
 pub use wait::{Deadline, deliver, run_until_stopped};

@@ -12,6 +12,16 @@ use crate::backend::{Backend, Reply, Take};
 use crate::paths;
 use crate::wait::{Deadline, IDLE, deliver, run_until_stopped};
 
+/// Error: nobody listens on a socket.
+#[derive(Debug, thiserror::Error)]
+#[error("no agent answers on {}; start one with `rankmesh up`, or give --socket PATH", .0.display())]
+pub struct NoAgent(PathBuf);
+
+/// Error: the agent closed the connection without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent went away before it had answered")]
+pub struct WentAway;
+
 /// The agent that listens on a socket.
 #[derive(Debug)]
 pub struct SocketBackend {
@@ -59,9 +69,7 @@ async fn exchange(
     request: &LocalRequest,
     take: Take<'_>,
 ) -> anyhow::Result<Reply> {
-    let stream = UnixStream::connect(path).await.with_context(|| {
-        format!("no agent answers on {}; start one with `rankmesh up`, or give --socket PATH", path.display())
-    })?;
+    let stream = UnixStream::connect(path).await.with_context(|| NoAgent(path.to_owned()))?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
     // An agent that refuses sends that at once and closes the connection, perhaps before the
@@ -94,7 +102,7 @@ async fn exchange(
             (Err(_) | Ok(None), Err(error)) => bail!("asking the agent: {error}"),
             (response, _) => response.context("reading the agent's answer")?,
         };
-        let response = response.context("the agent went away before it had answered")?;
+        let response = response.context(WentAway)?;
         if let Some(reply) = deliver(response, take)? {
             return Ok(reply);
         }

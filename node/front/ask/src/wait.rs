@@ -3,12 +3,11 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
-use model::{LocalRequest, LocalResponse};
+use model::{Failure, FailureKind, LocalRequest, LocalResponse};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{NoAnswer, Piece, Reply, Stopped, Take};
-use crate::exit::UsageError;
+use crate::exit::wrong;
 
 /// Silence after which the receiver of the pieces gets [`Piece::Idle`].
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
@@ -62,7 +61,8 @@ impl Deadline {
             return Ok(Some(response));
         }
         if self.until.is_some_and(|until| Instant::now() >= until) {
-            bail!("timeout: the agent gave no answer within {} ms, nor said why", self.timeout_ms);
+            let why = format!("timeout: the agent gave no answer within {} ms, nor said why", self.timeout_ms);
+            return Err(NoAnswer { failure: Failure::new(FailureKind::Timeout, why), coverage: None }.into());
         }
         take(Piece::Idle)?;
         Ok(None)
@@ -83,8 +83,8 @@ pub fn deliver(response: LocalResponse, take: Take<'_>) -> anyhow::Result<Option
         LocalResponse::End { coverage, elapsed_ns, explained } => {
             Ok(Some(Reply::Result { coverage, elapsed_ms: elapsed_ns as f64 / 1e6, explained }))
         }
-        LocalResponse::Wrong(message) => Err(UsageError(message).into()),
-        LocalResponse::Failed { message, coverage } => Err(anyhow!(NoAnswer { message, coverage })),
+        LocalResponse::Wrong(failure) => Err(wrong(failure)),
+        LocalResponse::Failed { failure, coverage } => Err(NoAnswer { failure, coverage }.into()),
     }
 }
 

@@ -356,8 +356,8 @@ impl Toolbox {
     /// With `--require-all` a partial answer is an error.
     fn check_coverage(&self, coverage: &Coverage) -> anyhow::Result<()> {
         if self.flags.ask.require_all && !coverage.is_complete() {
-            let message = "the answer is partial and --require-all was given".to_owned();
-            return Err(NoAnswer { message, coverage: Some(coverage.clone()) }.into());
+            let failure = "the answer is partial and --require-all was given".into();
+            return Err(NoAnswer { failure, coverage: Some(coverage.clone()) }.into());
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ mod tests {
     fn the_vendored_library_is_what_was_published() {
         let hex = |name: &str| {
             let (.., content) = FILES.iter().find(|(known, ..)| *known == name).unwrap();
-            ask::output::hex(digest(&SHA256, content.as_bytes()).as_ref())
+            hex::encode(digest(&SHA256, content.as_bytes()).as_ref())
         };
         assert_eq!(hex("uplot.js"), "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f");
         assert_eq!(hex("uplot.css"), "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04");

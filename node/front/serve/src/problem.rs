@@ -1,10 +1,10 @@
 //! The answer in place of an answer: problem details (RFC 9457).
 
-use ask::{NoAnswer, Stopped, UnknownJob, UsageError};
+use ask::{NoAgent, NoAnswer, Stopped, UnknownJob, UsageError};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use model::Coverage;
+use model::{Coverage, FailureKind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -62,8 +62,7 @@ impl Problem {
     /// The problem for an error of a question.
     pub(super) fn of(error: &anyhow::Error) -> Self {
         let detail = format!("{error:#}");
-        let forbidden = ask::is_forbidden(error);
-        if error.is::<UsageError>() && !forbidden {
+        if error.is::<UsageError>() {
             return Self::wrong(detail);
         }
         if error.is::<UnknownJob>() {
@@ -72,20 +71,16 @@ impl Problem {
         if error.is::<Stopped>() {
             return Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the question was stopped");
         }
-        // The first word of an agent's message is its kind (docs/api.md).
-        let begins = |word: &str| detail.starts_with(word);
-        let mut problem = match error.downcast_ref::<NoAnswer>() {
-            _ if forbidden => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
-            Some(_) if begins("busy") => Self::busy(detail, 3),
-            _ if begins("timeout") => Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail),
-            Some(_) => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),
-            None if begins("no agent answers") => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unreachable", detail),
-            None => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),
+        let none = error.downcast_ref::<NoAnswer>();
+        let problem = match none.map(|none| none.failure.kind) {
+            _ if ask::is_forbidden(error) => Self::new(StatusCode::FORBIDDEN, "forbidden", detail),
+            Some(FailureKind::Busy) => Self::busy(detail, 3),
+            Some(FailureKind::Timeout) => Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail),
+            None if error.is::<NoAgent>() => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unreachable", detail),
+            _ => Self::new(StatusCode::BAD_GATEWAY, "failed", detail),
         };
-        if let Some(NoAnswer { coverage, .. }) = error.downcast_ref() {
-            problem.coverage = coverage.clone().map(Box::new);
-        }
-        problem
+        let coverage = none.and_then(|none| none.coverage.clone()).map(Box::new);
+        Self { coverage, ..problem }
     }
 
     /// A fault of this program.

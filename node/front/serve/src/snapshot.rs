@@ -104,7 +104,7 @@ fn lost(target: &Target, of: Option<&str>) -> anyhow::Result<BTreeMap<String, i6
     let question = Question { sql, timeout_ms: millis(PATIENCE), nodes, ..Question::default() };
     match target.rows(question, usize::MAX, "") {
         // Nodes that serve a file of another program have no such table.
-        Err(error) if error.is::<UsageError>() => Ok(BTreeMap::new()),
+        Err(error) if ask::is_usage(&error) => Ok(BTreeMap::new()),
         Err(error) => Err(error),
         Ok(found) => Ok(found.rows.iter().map(|row| (text(row, 0), integer(row, 1).unwrap_or(0))).collect()),
     }

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 /// The content, or 304 where the client has it.
 pub(super) fn unchanging(request: &HeaderMap, kind: &'static str, content: impl Into<axum::body::Bytes>) -> Response {
     let content = content.into();
-    let tag = format!("\"{}\"", ask::output::hex(&digest(&SHA256, &content).as_ref()[..16]));
+    let tag = format!("\"{}\"", hex::encode(&digest(&SHA256, &content).as_ref()[..16]));
     // Asked for each time: another release's page would send requests that this one does not know.
     let headers = [(header::ETAG, tag.clone()), (header::CACHE_CONTROL, "no-cache".to_owned())];
     let given = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());

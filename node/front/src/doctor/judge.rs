@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use model::FailureKind;
 use model::health::{Health, PathSeen, Reached};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ const LOSS: f64 = 0.01;
 const PACKETS: u64 = 100;
 /// The payload that Ethernet's 1,500 bytes leave to QUIC, less what tunnels usually take.
 const MTU: u16 = 1_350;
+/// What to do where one does not accept the other.
+const SAME_MESH: &str = "rankmesh identity show on both: the same mesh, a certificate that has not ended?";
 /// Calls longer ago than this are ignored.
 const RECENT_MS: u64 = 120_000;
 
@@ -42,6 +45,8 @@ pub(super) struct Examined {
     pub(super) health: Option<Health>,
     pub(super) by_way_of: Option<String>,
     pub(super) error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<FailureKind>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -113,19 +118,20 @@ pub(super) fn judge(examination: &Examination) -> Vec<Finding> {
 fn silent(examination: &Examination, member: &Examined) -> Finding {
     let error = member.error.clone().unwrap_or_else(|| "no answer".to_owned());
     let (node, port) = (&member.name, port(&member.address));
-    if error.contains("older release") {
-        return Finding::warning(node, "release", error, format!("update {node} to see more of it"));
-    }
-    if error.contains("connection refused") {
-        let detail = format!("its host answers at {}, but no agent listens there", member.address);
-        return Finding::wrong(node, "no agent", detail, format!("start it: systemctl start rankmesh on {node}"));
-    }
-    if error.starts_with("wrong node") {
-        return Finding::wrong(node, "name", error, "give each agent an address of its own and a --name".to_owned());
-    }
-    if error.starts_with("refused") {
-        let remedy = "rankmesh identity show on both: the same mesh, a certificate that has not ended?".to_owned();
-        return Finding::wrong(node, "certificate", error, remedy);
+    match member.kind {
+        Some(FailureKind::OtherRelease) => {
+            return Finding::warning(node, "release", error, format!("update {node} to see more of it"));
+        }
+        Some(FailureKind::NothingListens) => {
+            let detail = format!("its host answers at {}, but no agent listens there", member.address);
+            return Finding::wrong(node, "no agent", detail, format!("start it: systemctl start rankmesh on {node}"));
+        }
+        Some(FailureKind::WrongNode) => {
+            let remedy = "give each agent an address of its own and a --name".to_owned();
+            return Finding::wrong(node, "name", error, remedy);
+        }
+        Some(FailureKind::Refused) => return Finding::wrong(node, "certificate", error, SAME_MESH.to_owned()),
+        _ => {}
     }
     let own = examination.members.iter().find(|own| own.name == examination.asked_by);
     let calls =
@@ -256,17 +262,19 @@ fn between(examination: &Examination, from: &Health, reached: &Reached, to: &Hea
     let Some(way) = &reached.way else {
         let error = reached.error.as_deref().unwrap_or("not reached");
         let address = reached.address.map_or_else(|| "?".to_owned(), |address| address.to_string());
-        if error.starts_with("not known") {
-            let remedy = format!("if it stays so: restart {a} with --join {}", address_of(examination, b));
-            return Some(Finding::warning(a, "membership", format!("{b} is {error}"), remedy));
-        }
-        if error.starts_with("wrong node") {
-            let remedy = "two agents share an address, or a name: give each its own (--advertise, --name)".to_owned();
-            return Some(Finding::wrong(a, "name", error.to_owned(), remedy));
-        }
-        if error.starts_with("refused") {
-            let remedy = "rankmesh identity show on both: the same mesh, a certificate that has not ended?".to_owned();
-            return Some(Finding::wrong(a, "certificate", format!("{b}: {error}"), remedy));
+        match reached.kind {
+            Some(FailureKind::NotKnown) => {
+                let remedy = format!("if it stays so: restart {a} with --join {}", address_of(examination, b));
+                return Some(Finding::warning(a, "membership", format!("{b} is {error}"), remedy));
+            }
+            Some(FailureKind::WrongNode) => {
+                let remedy = "two agents share an address, or a name: give each its own (--advertise, --name)";
+                return Some(Finding::wrong(a, "name", error.to_owned(), remedy.to_owned()));
+            }
+            Some(FailureKind::Refused) => {
+                return Some(Finding::wrong(a, "certificate", format!("{b}: {error}"), SAME_MESH.to_owned()));
+            }
+            _ => {}
         }
         let arrives = calls(to, &address_of(examination, a), a);
         let back = to.reached.iter().find(|back| back.node == *a).is_some_and(|back| back.way.is_some());

@@ -1,9 +1,9 @@
 //! Questions for a page: each is kept with its answer, so that the page can show both; the
 //! coverages of the answers are merged.
 
+use ask::Target;
 use ask::args::TargetArgs;
 use ask::rows::Rows;
-use ask::{Target, UsageError};
 use model::{Coverage, Question};
 use query_planner::Value;
 use report::html::Asked;
@@ -64,7 +64,7 @@ impl<'a> Asking<'a> {
     /// As [`Self::ask`], except for questions that these stores cannot answer.
     pub(super) fn try_ask(&mut self, title: &str, sql: String) -> anyhow::Result<Found> {
         match self.ask(title, sql.clone()) {
-            Err(error) if error.is::<UsageError>() => {
+            Err(error) if ask::is_usage(&error) => {
                 self.asked.push(Asked { title: format!("{title}: {error:#}"), sql, ..Asked::default() });
                 Ok(Found::default())
             }

@@ -186,7 +186,7 @@ fn without_job(asking: &mut Asking<'_>, args: &ReportArgs, span_ns: (i64, i64)) 
     Ok(page)
 }
 
-/// What servers answered in the page's time. Stores of an earlier release have no such tables.
+/// What servers answered in the page's time. Files of other programs have no such tables.
 fn services(asking: &mut Asking<'_>, args: &ReportArgs, page: &mut Page) {
     let client = Client::of(asking.target, &args.target);
     let wanted = tail::Wanted { span_ns: Some(page.span_ns), ..tail::Wanted::default() };
@@ -196,7 +196,7 @@ fn services(asking: &mut Asking<'_>, args: &ReportArgs, page: &mut Page) {
             page.services = found.services.iter().map(tail::chapter).collect();
             page.services_left_out = found.left_out;
         }
-        Err(error) if format!("{error:#}").contains("no such table") => {}
+        Err(error) if error.is::<ask::UsageError>() => {}
         Err(error) => page.lacking.push(("services".to_owned(), format!("{error:#}"))),
     }
 }

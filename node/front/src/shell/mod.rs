@@ -169,7 +169,7 @@ impl Session {
                     Err(error) if ask::is_broken_pipe(&error) => return Err(error),
                     Err(error) => {
                         print_error(&error);
-                        let exit = if error.is::<UsageError>() { Exit::Usage } else { Exit::Failed };
+                        let exit = if ask::is_usage(&error) { Exit::Usage } else { Exit::Failed };
                         if bail {
                             return Ok(exit);
                         }

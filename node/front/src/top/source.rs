@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use ask::output::cell_text;
 use ask::rows::Client;
-use ask::{NoAnswer, Piece, Reply, Target};
+use ask::{NoAnswer, Piece, Reply, Target, WentAway};
 use explain::stacks::{self, StacksAnswer};
 use model::board::{Board, BoardQuestion, Known};
 use model::cells::{integer, real, text};
@@ -105,7 +105,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
 
 /// An agent that does not know such a request just closes the connection: adds that to the error.
 pub(super) fn explained(error: anyhow::Error) -> anyhow::Error {
-    if format!("{error:#}").contains("went away before it had answered") {
+    if error.is::<WentAway>() {
         return error.context(
             "the agent hung up: one of an earlier release does not push what stands (rankmesh stragglers --watch asks it)",
         );

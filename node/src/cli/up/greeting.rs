@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use agent::RecordingState;
 use node_bpf::{AttachMode, ClassState, ClassStatus};
 use record::printable;
 use verdicts::hostlist::{fold_names, fold_ranges};
@@ -38,8 +39,8 @@ pub(super) struct Greeting {
 pub(super) enum Recorded {
     /// By eBPF.
     Classes { mode: AttachMode, only_user: Option<u32>, classes: Vec<ClassStatus> },
-    /// Not by eBPF: the agent's own state ("off", "failed: why", "MPI shim …: why").
-    Otherwise(String),
+    /// Not by eBPF.
+    Otherwise(RecordingState),
 }
 
 /// Source of the rows of this host.
@@ -83,7 +84,7 @@ impl Greeting {
     fn records(&self) -> Option<String> {
         let Recorded::Classes { mode, only_user, classes } = &self.recording else {
             return match &self.recording {
-                Recorded::Otherwise(state) if state.starts_with("MPI shim") => {
+                Recorded::Otherwise(RecordingState::Shim(_)) => {
                     Some("MPI and NCCL calls of ranks that were started after eval \"$(rankmesh env)\"".to_owned())
                 }
                 _ => None,
@@ -102,13 +103,13 @@ impl Greeting {
     fn not_recorded(&self) -> Option<String> {
         let reasons: Vec<String> = match &self.recording {
             Recorded::Otherwise(state) => {
-                return Some(match state.as_str() {
-                    "off" => "anything: --capture off, or a served file; this agent only asks and answers".to_owned(),
-                    state => match state.split_once(": ") {
-                        Some(("failed", why)) => format!("anything: {why}"),
-                        Some((_, why)) => format!("what takes eBPF: {why}"),
-                        None => state.to_owned(),
-                    },
+                return Some(match state {
+                    RecordingState::Off => {
+                        "anything: --capture off, or a served file; this agent only asks and answers".to_owned()
+                    }
+                    RecordingState::Failed(why) => format!("anything: {why}"),
+                    RecordingState::Shim(why) => format!("what takes eBPF: {why}"),
+                    RecordingState::On => state.to_string(),
                 });
             }
             Recorded::Classes { classes, .. } => classes
@@ -169,7 +170,7 @@ impl Greeting {
     fn next(&self) -> Option<String> {
         let alone = !self.peers.iter().any(|peer| peer.live);
         let text = match &self.recording {
-            Recorded::Otherwise(state) if state != "off" => {
+            Recorded::Otherwise(state) if *state != RecordingState::Off => {
                 "rankmesh check says what to do so that this host is recorded"
             }
             _ if alone && self.expects_others => "rankmesh doctor says whether UDP to the others is blocked",
@@ -287,13 +288,13 @@ mod tests {
     #[test]
     fn nothing_is_recorded_and_nobody_answers() {
         let not = Greeting {
-            recording: Recorded::Otherwise("failed: CAP_BPF and CAP_PERFMON are missing".to_owned()),
+            recording: Recorded::Otherwise(RecordingState::Failed("CAP_BPF and CAP_PERFMON are missing".to_owned())),
             peers: vec![],
             ..greeting()
         };
         insta::assert_snapshot!("nothing", printed(&not));
         let served = Greeting {
-            recording: Recorded::Otherwise("off".to_owned()),
+            recording: Recorded::Otherwise(RecordingState::Off),
             rows: Rows::Served { path: "/data/x.db".to_owned(), tables: 3 },
             peers: vec![Peer { name: "gpu018".to_owned(), live: true, ranks: vec![] }],
             ..greeting()

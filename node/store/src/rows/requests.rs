@@ -32,7 +32,7 @@ pub(super) fn request_stretch(s: &RequestStretch, rows: &mut RowColumns) -> bool
     cells!(
         rows, s: ts_ns, connection = bits(s.connection), number, place, after_ns, duration_ns, parts, before_first_byte,
         kind, reason, woken_by, pid, of_pid, process, tid, thread, awaited_in, taken_by_pid, taken_by,
-        cgroup_id = bits(s.cgroup_id),
+        taken_by_tenant, tenant = s.tenant, stands_for, cgroup_id = bits(s.cgroup_id),
     );
     true
 }

@@ -44,16 +44,17 @@ pub(crate) fn table(about: &PointToPoint, out: &mut String) {
     let shown = || ranks.iter().take(ROWS);
     let width = shown().map(|rank| host(rank).chars().count()).max().unwrap_or(0).max(4);
     let room = COLUMNS - 34 - width;
-    let held_width = shown().map(|rank| held(rank, room).chars().count()).max().unwrap_or(0).max(20).min(room);
+    let held: Vec<String> = shown().map(|rank| held(rank, room)).collect();
+    let held_width = held.iter().map(|text| text.chars().count()).max().unwrap_or(0).max(20).min(room);
     let _ = writeln!(out, " rank  {:width$}  outside calls  in calls  held off the CPU", "host");
-    for rank in shown() {
+    for (rank, held) in shown().zip(&held) {
         let mut line = format!(
             "{:>5}  {:width$}  {:>13}  {:>8}  {:<held_width$} ",
             rank.rank,
             host(rank),
             percent(rank.compute),
             percent(rank.unscored + rank.scored),
-            held(rank, room),
+            held,
         );
         let most = COLUMNS.saturating_sub(line.chars().count()).min(BAR);
         line.push_str(&"█".repeat((rank.compute.clamp(0.0, 1.0) * most as f64).round() as usize));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use agent::SourceConfig;
 use anyhow::{Context, bail, ensure};
-use query::ask::{AskError, QueryOutcome};
+use query::ask::QueryOutcome;
 use query_planner::{NodeStats, Value};
 use scenarios::adhoc::compare::{Types, compare};
 use scenarios::adhoc::data;
@@ -193,10 +193,7 @@ fn three_nodes(
         let mut figures = None;
         let asked = timed(args.rounds, || {
             let began = Instant::now();
-            let answered = runtime.block_on(cluster.ask_analyze(at % 3, &sql)).map_err(|error| match error {
-                AskError::Failed { message, .. } => anyhow::anyhow!("{message}"),
-                other => other.into(),
-            })?;
+            let answered = runtime.block_on(cluster.ask_analyze(at % 3, &sql))?;
             let took = began.elapsed();
             let QueryOutcome::Answer { answer, coverage, explained, .. } = answered else { bail!("a plan") };
             ensure!(coverage.is_complete(), "{:?}", coverage.missing);

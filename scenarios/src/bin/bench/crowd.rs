@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use agent::{Agent, AgentConfig, SourceConfig};
 use anyhow::bail;
 use certs::Authority;
-use query::ask::{self, AskError, QueryOutcome};
+use query::ask::{self, QueryOutcome};
 use scenarios::figures::{figure, none_of};
 use scenarios::light::question;
 use scenarios::store_bench::generate::{Generator, at_pace};
@@ -93,7 +93,7 @@ pub(super) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 Ok(QueryOutcome::Answer { coverage, .. }) if coverage.is_complete() => "answered".to_owned(),
                 Ok(QueryOutcome::Answer { coverage, .. }) => format!("partial: {:?}", coverage.missing),
                 Ok(QueryOutcome::Plan(_)) => "planned".to_owned(),
-                Err(AskError::Wrong(message) | AskError::Failed { message, .. }) => message,
+                Err(error) => error.to_string(),
             };
             let known = ["answered", "busy: ", "timeout: ", "over budget"].iter().any(|word| what.starts_with(word));
             unanswered += usize::from(!known);

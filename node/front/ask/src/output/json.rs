@@ -7,8 +7,6 @@ use query_planner::{ColumnMeta, Value};
 use record::steers;
 use serde_json::json;
 
-use super::hex;
-
 /// The beginning of `{"columns":[{"name","type"}],"rows":[[…]],"coverage":{…},"elapsed_ms":F}`; a
 /// single file has no coverage member.
 pub(super) fn write_begin(columns: &[ColumnMeta], out: &mut dyn Write) -> io::Result<()> {
@@ -86,9 +84,9 @@ pub fn value_to_json(value: &Value) -> serde_json::Value {
             None => json!({ "real": super::real_text(*real) }),
         },
         Value::Text(text) => {
-            std::str::from_utf8(text).map_or_else(|_| json!({ "text": hex(text) }), |text| json!(text))
+            std::str::from_utf8(text).map_or_else(|_| json!({ "text": hex::encode(text) }), |text| json!(text))
         }
-        Value::Blob(bytes) => json!({ "blob": hex(bytes) }),
+        Value::Blob(bytes) => json!({ "blob": hex::encode(bytes) }),
     }
 }
 

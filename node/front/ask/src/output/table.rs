@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use query_planner::{ColumnMeta, Value};
 use record::printable;
 
-use super::{hex, real_text};
+use super::real_text;
 
 /// The layout with which a started table goes on.
 #[derive(Debug)]
@@ -104,6 +104,6 @@ pub fn cell_text(value: &Value) -> String {
         Value::Integer(integer) => integer.to_string(),
         Value::Real(real) => real_text(*real),
         Value::Text(text) => record::text(text),
-        Value::Blob(bytes) => format!("x'{}'", hex(bytes)),
+        Value::Blob(bytes) => format!("x'{}'", hex::encode(bytes)),
     }
 }

@@ -1,6 +1,6 @@
 //! Answers and errors as text for an assistant, within a page: coverage first, the data fenced.
 
-use ask::{NoAnswer, UsageError};
+use ask::NoAnswer;
 use model::Coverage;
 use record::printable;
 
@@ -57,7 +57,7 @@ pub(crate) fn failure(error: &anyhow::Error, max_tokens: usize) -> String {
     }
     let mut page = Page::new(0, LINES, max_tokens);
     text.lines().for_each(|line| page.line(line));
-    let kind = if error.is::<UsageError>() || error.is::<ask::UnknownJob>() { "Wrong question" } else { "No answer" };
+    let kind = if ask::is_usage(error) || error.is::<ask::UnknownJob>() { "Wrong question" } else { "No answer" };
     format!("{kind}:\n{}", fenced(&page.into_lines()))
 }
 

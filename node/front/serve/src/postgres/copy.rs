@@ -138,7 +138,7 @@ impl Copy {
             self.separate(at, &mut line);
             match value {
                 Value::Null => line.extend_from_slice(self.null.as_bytes()),
-                Value::Blob(bytes) => self.put(&format!("\\x{}", ask::output::hex(bytes)), &mut line),
+                Value::Blob(bytes) => self.put(&format!("\\x{}", hex::encode(bytes)), &mut line),
                 value => self.put(&types::text(field, value)?, &mut line),
             }
         }

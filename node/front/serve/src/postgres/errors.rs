@@ -1,6 +1,6 @@
 //! Errors as clients of PostgreSQL read them, with its codes.
 
-use ask::{NoAnswer, UsageError};
+use ask::NoAnswer;
 use model::Coverage;
 use pgwire::error::{ErrorInfo, PgWireError, SEVERITY_ERROR, SEVERITY_NOTICE};
 use pgwire::messages::PgWireBackendMessage;
@@ -96,7 +96,7 @@ const DIALECT: &str = "The dialect is SQLite's with some of PostgreSQL's forms (
 /// A question that failed, with the coverage so far.
 pub(super) fn of(failure: &anyhow::Error) -> PgWireError {
     let message = record::printable_lines(&format!("{failure:#}"));
-    if failure.is::<UsageError>() {
+    if ask::is_usage(failure) {
         return syntax(message);
     }
     let mut info = ErrorInfo::new(SEVERITY_ERROR.to_owned(), "58000".to_owned(), message);

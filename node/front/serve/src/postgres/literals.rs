@@ -241,12 +241,12 @@ fn infinite(real: f64) -> String {
 
 /// A UUID as PostgreSQL writes it.
 fn uuid(bytes: &[u8]) -> String {
-    let digits = ask::output::hex(bytes);
+    let digits = hex::encode(bytes);
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
 fn blob(bytes: &[u8]) -> String {
-    format!("x'{}'", ask::output::hex(bytes))
+    format!("x'{}'", hex::encode(bytes))
 }
 
 fn quoted(text: &str, at: usize) -> Result<String, PgWireError> {
