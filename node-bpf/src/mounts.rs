@@ -30,13 +30,19 @@ pub(crate) fn refusal(pid: u32, file: &File) -> Option<String> {
     let id = mount_id(file);
     let mount = id.and_then(|id| mount(&of_process(), |of, _| of == id).or_else(|| mount(&own(), |of, _| of == id)));
     let Some(Mount { device, kind }) = mount else {
-        return Some("its file system is not among the mounts of its process, so it may be one in user space".to_owned());
+        return Some(
+            "its file system is not among the mounts of its process, so it may be one in user space".to_owned(),
+        );
     };
     if kind == "fuse" || kind.starts_with("fuse.") || kind.starts_with("fuseblk") {
-        return Some(format!("it lies on a file system in user space ({kind}), on which a probe may hang the programs"));
+        return Some(format!(
+            "it lies on a file system in user space ({kind}), on which a probe may hang the programs"
+        ));
     }
     if kind == "overlay" && mount_of_device(&own(), &device).is_none() {
-        return Some("it lies on an overlay that its process has mounted, maybe over a file system in user space".to_owned());
+        return Some(
+            "it lies on an overlay that its process has mounted, maybe over a file system in user space".to_owned(),
+        );
     }
     None
 }

@@ -332,8 +332,7 @@ impl Discovery {
         let (changed, again) = self.mapped.forget_kinds(|_, state| is_outdated(state));
         changed.iter().for_each(|key| self.shared.detached_from(key));
         self.look_again(again);
-        let gone: Vec<Ahead> =
-            self
+        let gone: Vec<Ahead> = self
             .held
             .extract_if(.., |held| held.probes.is_outdated() || held.braked.is_some_and(is_over))
             .map(|held| held.ahead)

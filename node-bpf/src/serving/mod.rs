@@ -577,7 +577,8 @@ impl Recorder {
     /// A problem with a user's files, which others are not to be told in detail.
     fn problem_of(&self, user: Option<u32>, text: String, detail: Option<String>) {
         let mut status = self.status.lock();
-        if status.problems.contains(&text) {
+        let is_told = status.problems.contains(&text);
+        if is_told && detail.is_none() {
             return;
         }
         let mut told = self.told.lock();
@@ -588,7 +589,9 @@ impl Recorder {
         }
         *of_user += 1;
         tracing::warn!("{}", detail.as_ref().unwrap_or(&text));
-        status.problems.push(text);
+        if !is_told {
+            status.problems.push(text);
+        }
     }
 
     fn lose(&mut self, reason: &str, lost: u64) {

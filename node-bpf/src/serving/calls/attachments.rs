@@ -104,7 +104,8 @@ impl Drop for Attacher {
 fn work(todo: &Receiver<Job>, tell: &Sender<Done>) {
     let mut waiting = Waiting::default();
     loop {
-        let next = if waiting.is_empty() { todo.recv().map_err(|_| TryRecvError::Disconnected) } else { todo.try_recv() };
+        let next =
+            if waiting.is_empty() { todo.recv().map_err(|_| TryRecvError::Disconnected) } else { todo.try_recv() };
         match next {
             Ok(Job::Attach(what)) => waiting.add(what.user, what),
             Ok(Job::Detach(links, number)) => {
@@ -117,7 +118,8 @@ fn work(todo: &Receiver<Job>, tell: &Sender<Done>) {
             Err(TryRecvError::Empty) => {
                 let Some(what) = waiting.take() else { continue };
                 let ToAttach { object, mode, file, read, wanted, number, .. } = *what;
-                let probes::Outcome { links, refused, may_pass } = probes::attach((&object, mode), &file, &wanted, number);
+                let probes::Outcome { links, refused, may_pass } =
+                    probes::attach((&object, mode), &file, &wanted, number);
                 let attached = Attached { number, file, read, links: links.into(), refused, may_pass };
                 if tell.send(Done::Attached(attached)).is_err() {
                     return;

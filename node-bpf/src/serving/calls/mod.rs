@@ -31,6 +31,8 @@ pub use spec::{RequestError, RequestSpec};
 const MOST_FILES: usize = attachments::PLACES;
 /// How often a file is asked that could not be read.
 const MOST_ATTEMPTS: u32 = 5;
+/// Longest pause before a file is probed again that was written to more than once.
+const MOST_PAUSE: Duration = Duration::from_secs(60);
 /// When a file is asked again that could not be attached to, for want of memory or open files.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Processes that are looked at again when there is room for their files.
@@ -60,6 +62,8 @@ struct Known {
     shown: String,
     /// What means it: indices of what was typed.
     meant: Vec<usize>,
+    /// How often it was written to while it was probed.
+    written: u32,
     state: State,
 }
 
@@ -76,7 +80,7 @@ enum State {
     Nothing(Option<Again>),
 }
 
-/// A file that is asked anew once it is written to, or at a time.
+/// A file that is asked anew at a time; without one, once it is written to.
 #[derive(Debug)]
 struct Again {
     file: fs::File,
@@ -158,7 +162,7 @@ impl Calls {
         let means = |spec: &RequestSpec| spec.means(&library.path, &library.name);
         let meant: Vec<usize> = (0..self.specs.len()).filter(|at| means(&self.specs[*at])).collect();
         let state = self.asked((library.file, read), user, &meant, 0);
-        self.known.insert(library.key, Known { user, shown, meant, state });
+        self.known.insert(library.key, Known { user, shown, meant, written: 0, state });
     }
 
     /// A file of a user's is not looked at.
@@ -286,7 +290,8 @@ impl Calls {
         let names = self.names.get(&number).map(|names| names.join(", ")).unwrap_or_default();
         if links.is_empty() {
             self.detach(links, number);
-            known.state = State::Nothing(Some(Again { file, read, at: may_pass.then(|| Instant::now() + AGAIN_AFTER) }));
+            known.state =
+                State::Nothing(Some(Again { file, read, at: may_pass.then(|| Instant::now() + AGAIN_AFTER) }));
         } else {
             tracing::info!("calls in {shown} are requests: {names}");
             known.state = State::Attached { links, number, file, read };
@@ -307,7 +312,7 @@ impl Calls {
         let is_outdated = |known: &Known| match &known.state {
             State::Attached { file, read, .. } => is_written(file, read),
             State::Nothing(Some(Again { file, read, at })) => {
-                at.is_some_and(|at| at <= Instant::now()) || is_written(file, read)
+                at.map_or_else(|| is_written(file, read), |at| at <= Instant::now())
             }
             _ => false,
         };
@@ -315,11 +320,15 @@ impl Calls {
             self.known.iter().filter(|(_, known)| is_outdated(known)).map(|(key, _)| key.clone()).collect();
         for key in outdated {
             let Some(mut known) = self.known.remove(&key) else { continue };
+            let mut pause = None;
             let file = match known.state {
                 State::Attached { links, number, file, .. } => {
                     tracing::info!("{} was written to: its probes are taken off, and it is read anew", known.shown);
                     self.detach(links, number);
                     self.gaps += 1;
+                    // One that is written to all the time is not probed all the time.
+                    pause = (known.written > 0).then(|| MOST_PAUSE.min(Duration::from_secs(1 << known.written.min(6))));
+                    known.written += 1;
                     Some(file)
                 }
                 State::Nothing(Some(Again { file, .. })) => Some(file),
@@ -327,9 +336,10 @@ impl Calls {
             };
             known.state = State::Nothing(None);
             if let Some(file) = file {
-                known.state = match Content::of(&file) {
-                    Ok(read) => self.asked((file, read), known.user, &known.meant, 0),
-                    Err(_) => State::Nothing(None),
+                known.state = match (Content::of(&file), pause.map(|pause| Instant::now() + pause)) {
+                    (Ok(read), at @ Some(_)) => State::Nothing(Some(Again { file, read, at })),
+                    (Ok(read), None) => self.asked((file, read), known.user, &known.meant, 0),
+                    (Err(_), _) => State::Nothing(None),
                 };
             }
             self.known.insert(key, known);
@@ -341,7 +351,9 @@ impl Calls {
         for (number, often) in self.numbers.too_often(Instant::now()) {
             let is_it = |known: &&mut Known| matches!(known.state, State::Attached { number: of, .. } if of == number);
             let Some(known) = self.known.values_mut().find(is_it) else { continue };
-            let State::Attached { links, .. } = std::mem::replace(&mut known.state, State::Nothing(None)) else { continue };
+            let State::Attached { links, .. } = std::mem::replace(&mut known.state, State::Nothing(None)) else {
+                continue;
+            };
             let (user, shown) = (known.user, known.shown.clone());
             self.detach(links, number);
             let text = format!(
@@ -476,7 +488,13 @@ mod tests {
         let mut calls = Calls::new(vec![], Files::new(|| {}));
         for number in 1..=1_000 {
             calls.names.insert(number, vec!["f".into(), format!("f{number}").into()]);
-            let known = Known { user: 0, shown: String::new(), meant: vec![], state: State::Attaching { number: 1 } };
+            let known = Known {
+                user: 0,
+                shown: String::new(),
+                meant: vec![],
+                written: 0,
+                state: State::Attaching { number: 1 },
+            };
             calls.known.insert((vec![], 1), known);
             calls.forget_names(number);
         }

@@ -155,12 +155,7 @@ fn may_pass(error: &libbpf_rs::Error) -> bool {
 }
 
 /// Attaches; `number` is this attachment's.
-pub(super) fn attach(
-    to: (&Object, AttachMode),
-    file: &fs::File,
-    wanted: &Wanted,
-    number: u32,
-) -> Outcome {
+pub(super) fn attach(to: (&Object, AttachMode), file: &fs::File, wanted: &Wanted, number: u32) -> Outcome {
     let all: Vec<usize> = (0..wanted.places.len()).collect();
     let mut outcome = Outcome { refused: wanted.refused.clone(), ..Outcome::default() };
     if all.is_empty() {

@@ -109,7 +109,11 @@ fn code_that_is_not_understood_as_a_whole_is_refused() {
         ("ret; half an instruction", "0x1001 is no instruction", &[0xc3, 0xe9, 0, 0]),
         ("mov eax,[rip]; ret; data", "data may lie within", &[0x8b, 0x05, 1, 0, 0, 0, 0xc3, 0xc3, 0xc3, 0xc3, 0xc3]),
         ("dec edi; jne to the entry; ret", "own beginning", &[0xff, 0xcf, 0x75, 0xfc, 0xc3]),
-        ("lea rax,[rip+1]; ret; ret, which may be data", "data may lie within", &[0x48, 0x8d, 0x05, 1, 0, 0, 0, 0xc3, 0xc3]),
+        (
+            "lea rax,[rip+1]; ret; ret, which may be data",
+            "data may lie within",
+            &[0x48, 0x8d, 0x05, 1, 0, 0, 0, 0xc3, 0xc3],
+        ),
         ("ret; push rbx", "goes on behind its end", &[0xc3, 0x53]),
         ("retf", "no instruction of a program", &[0xcb]),
         ("nothing", "size is not known", &[]),

@@ -119,7 +119,8 @@ fn reference(instruction: &Instruction) -> Option<Reference> {
         let to = Some(instruction.memory_displacement64()).filter(|to| !is_of_thread && is_fixed(to))?;
         return Some(Reference { from, to, reads });
     }
-    let is_number = matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64);
+    let is_number =
+        matches!(instruction.op1_kind(), OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64);
     let to = (mnemonic == Mnemonic::Mov && is_number).then(|| instruction.immediate(1)).filter(is_fixed)?;
     Some(Reference { from, to, reads: false })
 }
