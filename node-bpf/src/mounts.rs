@@ -24,12 +24,16 @@ struct Mount {
 /// Why no probe may be put into a file that was found by way of a process; none where one may. Of the mount
 /// that the descriptor (`O_PATH`, too) leads to: it stays as long as that is open.
 pub(crate) fn refusal(pid: u32, file: &File) -> Option<String> {
-    let own = || procfs::read(std::process::id(), "mountinfo").unwrap_or_default();
     let of_process = || procfs::read_short(pid, "mountinfo", MOST_BYTES).unwrap_or_default();
-    // What the process has unmounted since, or does not see, may be mounted here.
-    let id = mount_id(file);
-    let mount = id.and_then(|id| mount(&of_process(), |of, _| of == id).or_else(|| mount(&own(), |of, _| of == id)));
-    let Some(Mount { device, kind }) = mount else {
+    // No user mounts there: an agent in a container sees little in its own mounts, but those of the host's
+    // first process where it shares the host's processes.
+    let trusted = || {
+        let own = procfs::read(std::process::id(), "mountinfo").unwrap_or_default();
+        [procfs::read(1, "mountinfo").unwrap_or_default(), own].concat()
+    };
+    // What the process has unmounted since, or does not see, may be mounted there.
+    let by_id = |id| mount(&of_process(), |of, _| of == id).or_else(|| mount(&trusted(), |of, _| of == id));
+    let Some(Mount { device, kind }) = mount_id(file).and_then(by_id) else {
         return Some(
             "its file system is not among the mounts of its process, so it may be one in user space".to_owned(),
         );
@@ -39,7 +43,7 @@ pub(crate) fn refusal(pid: u32, file: &File) -> Option<String> {
             "it lies on a file system in user space ({kind}), on which a probe may hang the programs"
         ));
     }
-    if kind == "overlay" && mount_of_device(&own(), &device).is_none() {
+    if kind == "overlay" && mount_of_device(&trusted(), &device).is_none() {
         return Some(
             "it lies on an overlay that its process has mounted, maybe over a file system in user space".to_owned(),
         );

@@ -370,11 +370,10 @@ impl Discovery {
         }
         for (key, shown, often) in braked {
             self.shared.detached_from(&key);
+            tracing::warn!("{shown} is not probed for five minutes: {often} hits in a second");
             self.shared.problem(
                 None,
-                &format!(
-                    "{shown} is not probed for five minutes: {often} hits in a second slow what calls it; {MOST_HITS} are bearable"
-                ),
+                &format!("{shown} is not probed for five minutes at a time: more than {MOST_HITS} hits in a second slow what calls it"),
             );
         }
     }

@@ -152,7 +152,7 @@ CREATE TABLE processes (
     pod          TEXT,
     uid          INTEGER,
     cgroup_id    INTEGER,
-    tenant       TEXT    NOT NULL,
+    tenant       TEXT,
     PRIMARY KEY (pid, start_ns)
 ) STRICT;
 CREATE INDEX processes_seen ON processes (seen_ns);

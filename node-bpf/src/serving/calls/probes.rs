@@ -154,6 +154,10 @@ fn may_pass(error: &libbpf_rs::Error) -> bool {
         .any(|errno| text.contains(&format!("(os error {errno})")))
 }
 
+/// Of an attachment that is only tried: it has the place of the number without this bit, and its calls do not
+/// count as those of an attachment that is there.
+const TRIED: u32 = 1 << 31;
+
 /// Attaches; `number` is this attachment's.
 pub(super) fn attach(to: (&Object, AttachMode), file: &fs::File, wanted: &Wanted, number: u32) -> Outcome {
     let all: Vec<usize> = (0..wanted.places.len()).collect();
@@ -167,7 +171,7 @@ pub(super) fn attach(to: (&Object, AttachMode), file: &fs::File, wanted: &Wanted
     // One that cannot be probed would prevent the others.
     let mut good = vec![];
     for at in all {
-        match attach_to(to, file, wanted, &[at], number) {
+        match attach_to(to, file, wanted, &[at], number ^ TRIED) {
             Ok(_tried) => good.push(at),
             Err(error) => {
                 outcome.may_pass |= may_pass(&error);
