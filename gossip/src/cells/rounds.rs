@@ -149,7 +149,7 @@ impl Cells {
             seal: String::new(),
         };
         let before = self.table.own_report(self.cell(), self.entry.name_hash);
-        let says_more = before.is_none_or(|before| before.saying() != report.saying());
+        let says_more = before.is_none_or(|before| before.saying != report.saying());
         if says_more || is_old {
             self.report_serial += 1;
             self.reported = Some(now);

@@ -25,9 +25,8 @@ impl Table {
     }
 
     /// What this node said last of its cell.
-    pub(crate) fn own_report(&self, cell: CellId, author: u64) -> Option<&Report> {
-        let kept = self.cells.get(&cell)?.reports.iter().find(|kept| kept.author == author)?;
-        Some(&kept.report)
+    pub(crate) fn own_report(&self, cell: CellId, author: u64) -> Option<&Kept> {
+        self.cells.get(&cell)?.reports.iter().find(|kept| kept.author == author)
     }
 
     /// Cards came, and some are lacking still.

@@ -30,7 +30,7 @@ fn a_job_of_an_impossible_name_does_not_silence_the_cell() {
     let mates = vec![own.mate(mate.card().clone(), MemberState::Live, tells).unwrap()];
     own.set_mates(mates, SECOND);
     own.tick(2 * SECOND);
-    let report = own.table.own_report(own.cell(), own.entry.name_hash).expect("it reports on its cell");
+    let report = &own.table.own_report(own.cell(), own.entry.name_hash).expect("it reports on its cell").report;
     assert_eq!(report.jobs.iter().map(|(job, _)| job.as_str()).collect::<Vec<_>>(), ["7"]);
 }
 
