@@ -151,11 +151,19 @@ fn trusts(fleet: &Fleet, asker: usize, outcast: usize) -> (u64, bool) {
     (shared.mesh.identity().trust_number(), list.iter().any(|member| member.name == name && member.is_live()))
 }
 
-/// Waits until each of these hosts goes by the new trust list and has let go of the outcast.
-fn until_shut_out(fleet: &Fleet, hosts: &BTreeSet<usize>, outcast: usize) {
-    let until = Instant::now() + PATIENCE;
+/// None of these hosts lists the outcast as live.
+fn assert_shut_out(fleet: &Fleet, hosts: &BTreeSet<usize>, outcast: usize, when: &str) {
+    let let_in = hosts.iter().find(|host| trusts(fleet, **host, outcast).1);
+    assert_eq!(let_in, None, "{when}");
+}
+
+/// Waits until each of these hosts goes by the new trust list and has let go of the outcast; those that have
+/// `already` do not list it meanwhile.
+fn until_shut_out(fleet: &Fleet, hosts: &BTreeSet<usize>, outcast: usize, already: &BTreeSet<usize>) {
+    let (began, until) = (Instant::now(), Instant::now() + PATIENCE);
     while let Some(host) = hosts.iter().find(|host| trusts(fleet, **host, outcast) != (1, false)) {
         assert!(Instant::now() < until, "{}: {:?}", name_of(*host), trusts(fleet, *host, outcast));
+        assert_shut_out(fleet, already, outcast, &format!("after {:?}", began.elapsed()));
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -184,20 +192,14 @@ fn a_delegate_that_is_revoked_while_the_mesh_is_parted_is_let_in_by_no_cell() {
     let others: BTreeSet<usize> = (0..HOSTS).filter(|host| *host != outcast).collect();
     fleet.apply(&Operation::Partition(far.iter().copied().collect())).expect("parted");
     fleet.revoke(outcast, 0).expect("revoked");
-    until_shut_out(&fleet, &near, outcast);
+    until_shut_out(&fleet, &near, outcast, &BTreeSet::new());
     let far_trusts = far.iter().all(|host| trusts(&fleet, *host, outcast) == (0, true));
     assert!(far_trusts, "the other side knows nothing of it");
 
     let began = Instant::now();
     fleet.apply(&Operation::Heal).expect("healed");
     // Who has shut it out never lists it again, whatever comes from the other side.
-    let until = Instant::now() + PATIENCE;
-    while others.iter().any(|host| trusts(&fleet, *host, outcast) != (1, false)) {
-        assert!(Instant::now() < until, "not shut out everywhere");
-        let let_in = near.iter().find(|host| trusts(&fleet, **host, outcast).1);
-        assert_eq!(let_in, None, "after {:?}", began.elapsed());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until_shut_out(&fleet, &others, outcast, &near);
     println!("shut out everywhere {:?} after the two sides met", began.elapsed());
     let answered = |host: usize| {
         let (asked, missing) = missing(&fleet, host);
@@ -206,16 +208,14 @@ fn a_delegate_that_is_revoked_while_the_mesh_is_parted_is_let_in_by_no_cell() {
     let until = Instant::now() + PATIENCE;
     while others.iter().any(|host| answered(*host).1 > 0) {
         assert!(Instant::now() < until, "no whole answer of the others");
-        let let_in = others.iter().find(|host| trusts(&fleet, **host, outcast).1);
-        assert_eq!(let_in, None, "after {:?}", began.elapsed());
+        assert_shut_out(&fleet, &others, outcast, &format!("after {:?}", began.elapsed()));
     }
     // A restart with the certificate that is revoked changes nothing.
     fleet.apply(&Operation::Kill { host: outcast, silent: false }).expect("killed");
     let _refused = fleet.apply(&Operation::Start(outcast, Default::default()));
     let watched = Instant::now();
     while watched.elapsed() < Duration::from_secs(15) {
-        let let_in = others.iter().find(|host| trusts(&fleet, **host, outcast).1);
-        assert_eq!(let_in, None, "after its restart");
+        assert_shut_out(&fleet, &others, outcast, "after its restart");
         std::thread::sleep(Duration::from_millis(100));
     }
     fleet.shutdown();

@@ -1,5 +1,14 @@
 // A server that nobody sees at a socket: libengine.so.1, and with -DMAIN a program that calls it as told on its standard input.
 // The library has C++ functions that return, throw, call themselves, and sleep; one of C; and a pair of USDT points.
+namespace ns {
+struct Engine {
+  int served = 0;
+  int step(int us);
+  double step(double us);
+  int deep(int levels);
+  void fail(int us);
+};
+}  // namespace ns
 #ifndef MAIN
 #include <csetjmp>
 #include <ctime>
@@ -28,13 +37,6 @@ static void wait_us(long us) {
 }
 
 namespace ns {
-struct Engine {
-  int served = 0;
-  int step(int us);
-  double step(double us);
-  int deep(int levels);
-  void fail(int us);
-};
 int Engine::step(int us) {
   wait_us(us);
   return ++served;
@@ -98,15 +100,6 @@ extern "C" int engine_pair(int us, int ends) {
 #include <thread>
 #include <vector>
 
-namespace ns {
-struct Engine {
-  int served = 0;
-  int step(int us);
-  double step(double us);
-  int deep(int levels);
-  void fail(int us);
-};
-}  // namespace ns
 extern "C" int engine_plain(jmp_buf *back), engine_pair(int us, int ends), engine_ends_thread(int);
 extern "C" int engine_yields(void (*yield)()), engine_quick(int n);
 
