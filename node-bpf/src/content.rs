@@ -40,6 +40,11 @@ impl Content {
             written: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
         })
     }
+
+    /// Whether the file is known to have been written to since this was its content.
+    pub(crate) fn has_changed(&self, file: &File) -> bool {
+        Content::of(file).is_ok_and(|now| now != *self)
+    }
 }
 
 #[cfg(test)]

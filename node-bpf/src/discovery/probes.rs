@@ -50,7 +50,7 @@ impl FileProbes {
 
     /// Whether the file was written to since it was read: code may have moved under the probes.
     pub(super) fn is_outdated(&self) -> bool {
-        self.read.as_ref().is_some_and(|(file, read)| Content::of(file).is_ok_and(|now| now != *read))
+        self.read.as_ref().is_some_and(|(file, read)| read.has_changed(file))
     }
 
     /// Its hits are counted there.

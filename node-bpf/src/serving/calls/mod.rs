@@ -308,11 +308,10 @@ impl Calls {
     /// Takes the probes off files that were written to since they were read, and has these read anew: code may
     /// have moved under the probes.
     pub(super) fn look_at_files(&mut self) {
-        let is_written = |file: &fs::File, read: &Content| Content::of(file).is_ok_and(|now| now != *read);
         let is_outdated = |known: &Known| match &known.state {
-            State::Attached { file, read, .. } => is_written(file, read),
+            State::Attached { file, read, .. } => read.has_changed(file),
             State::Nothing(Some(Again { file, read, at })) => {
-                at.map_or_else(|| is_written(file, read), |at| at <= Instant::now())
+                at.map_or_else(|| read.has_changed(file), |at| at <= Instant::now())
             }
             _ => false,
         };
